@@ -7,45 +7,36 @@ it, and this one, through which everybody else goes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from threading import Condition, Event, Thread
 from types import TracebackType
 from typing import Any
 
 from glowtrain.backends.device import Device
-from glowtrain.errors import InputError, UnavailableError, UnknownNetworkError
+from glowtrain.errors import InputError, UnknownNetworkError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Graph
 from glowtrain.presentation.words import kind_of, listed
+from glowtrain.runtime.adding import Adding, NewNetwork
 from glowtrain.runtime.checks import count, positive, seconds, text
+from glowtrain.runtime.deadline import Deadline
 from glowtrain.runtime.device.device_manager import DeviceManager, DeviceStatus
 from glowtrain.runtime.device.host_device import as_devices
-from glowtrain.runtime.models import Model, ServedModel, Terms, prepared
+from glowtrain.runtime.models import Model, Terms
 from glowtrain.runtime.network import Network, Service
 from glowtrain.runtime.observation.metrics import Metric
 from glowtrain.runtime.observation.trace import RuntimeTrace
 from glowtrain.runtime.partition.partition import Partition
-from glowtrain.runtime.pipeline import Link, Pipeline, Pipelines, checked
+from glowtrain.runtime.pipeline import Link, Pipeline, checked
 from glowtrain.runtime.placement.provisioner import Provisioner
-from glowtrain.runtime.placement.replica import Replica
+from glowtrain.runtime.registry import Registry
 from glowtrain.runtime.request.call import NetworkCall
 from glowtrain.runtime.request.request import NetworkRequest, RequestFuture
+from glowtrain.runtime.retiring import Retiring
 from glowtrain.runtime.training import TrainingNetwork, placed_training
-from glowtrain.runtime.warm_up import DependentRowsError, warm_up
+from glowtrain.runtime.watch import RuntimeWatch
 from glowtrain.trainer import Trainer
 from glowtrain.types import Array
-
-
-@dataclass(frozen=True)
-class Destination:
-    """The devices that a network may go onto, and how often."""
-
-    managers: tuple[DeviceManager, ...]
-    replicas: int
-
 
 TIME_LIMIT = 60.0
 """Seconds that a device may take for one run, unless it is told: then it counts as hung."""
@@ -72,31 +63,19 @@ class HostManager:
         self.managers = {device.name: DeviceManager(device, time_limit) for device in as_devices(devices)}
         self.provisioner = Provisioner(tuple(self.managers.values()))
         self.trace = RuntimeTrace() if trace else None
-        self._lock = Condition()
-        self._networks: dict[str, dict[str, Network]] = {}
-        """By name and version; the version that was added last is the one that is meant. Read without the lock, so a
-        network's versions are another dict whenever they change."""
-        self._retiring: tuple[Network, ...] = ()
-        self._adding: set[tuple[str, str]] = set()
-        self._trainings: list[TrainingNetwork] = []
-        self._pipelines = Pipelines()
-        self._flows_end = False
-        """Whether it is closed but for requests in pipelines, which have networks to ask yet."""
-        self._closed: str | None = None
-        self._ended = Event()
-        self._tick = 0.05 if time_limit is None else min(0.05, time_limit / 4)
-        self._watch = Thread(target=self._watching, name="runtime watch", daemon=True)
-        self._watch.start()
+        self._registry = Registry()
+        self._retiring = Retiring()
+        self._adding = Adding(self.provisioner, self.trace)
+        self._watch = RuntimeWatch(tuple(self.managers.values()), self._registry, self._retiring, time_limit)
         renew_in_children(self)
 
     def renew(self) -> None:
         """In a child of fork, which has none of the threads."""
-        self._lock, self._closed = Condition(), "it was made in another process, which forked; make one here"
-        for network in (*self.networks(), *self._retiring):
-            network.renew(self._closed)
+        why = "it was made in another process, which forked; make one here"
+        self._registry.renew(why)
+        self._retiring.renew(why)
         for manager in self.managers.values():
-            manager.renew(self._closed)
-        self._networks, self._retiring, self._pipelines = {}, (), Pipelines()
+            manager.renew(why)
 
     def __enter__(self) -> HostManager:
         return self
@@ -139,44 +118,22 @@ class HostManager:
         """
         self._check_thread("add_network")
         service = Service(max_delay=seconds("max_delay", max_delay), queue=count("queue", queue))
-        where = Destination(tuple(self._chosen(devices)), count("replicas", replicas))
+        managers, replicas = self._chosen(devices), count("replicas", replicas)
         text("a network's name", name), text("a version", version)
-        self._begin_adding(name, version, replace=replace)
-        try:
+        with self._registry.adding(name, version, replace=replace):
             terms = Terms(max_batch, batch_sizes, dims, partition)
-            network = self._served(name, version, model, terms, service, where)
+            network = self._adding.network(NewNetwork(name, version, model, terms, service, managers, replicas))
             self._register(network)
-        finally:
-            with self._lock:
-                self._adding.discard((name, version))
-                self._lock.notify_all()
         return network
 
     def _register(self, network: Network) -> None:
-        replaced = None
-        with self._lock:
-            if self._closed is None:
-                versions = self._networks.get(network.name, {})
-                replaced = versions.get(network.version)
-                self._networks[network.name] = {**versions, network.version: network}
+        """Have a network found by its name; the one whose place it takes leaves, or it does, where all is closed."""
+        replaced = self._registry.add(network)
         if replaced is not None:
-            self._retire(replaced, "it was replaced", drain=True, timeout=None)
-        if self._closed is not None:
-            self._retire(network, self._closed, drain=False, timeout=None)
-            self._check_open()
-
-    def _served(
-        self, name: str, version: str, model: Model, terms: Terms, service: Service, where: Destination
-    ) -> Network:
-        """A network that is placed, and that nobody knows yet. Where the first axis of a bound graph turns out not to
-        be one of examples, and nobody said that it is, it takes one request at a time."""
-        form = prepared(name, model, terms)
-        try:
-            return self._placed(name, version, form, service, where)
-        except DependentRowsError:
-            if terms.batches_asked or not isinstance(model, Graph):
-                raise
-        return self._placed(name, version, prepared(name, model, terms, batched=False), service, where)
+            self._retiring.retire(replaced, "it was replaced", drain=True, deadline=Deadline(None))
+        if (closed := self._registry.closed) is not None:
+            self._retiring.retire(network, closed, drain=False, deadline=Deadline(None))
+            self._registry.check_open()
 
     def add_training(
         self,
@@ -195,7 +152,7 @@ class HostManager:
         Raises :class:`InputError` for what cannot be meant, :class:`ProvisionError` where it fits nowhere,
         :class:`DeviceError` where a device fails: nothing is left then.
         """
-        self._check_open()
+        self._registry.check_open()
         managers = self._chosen(devices)
         parts = len(managers) if parts is None else count("parts", parts)
         managers = managers[:parts]
@@ -204,11 +161,10 @@ class HostManager:
             placed = placed_training(text("a training's name", name), trainer, batch_size, parts, managers, undo)
             undo.pop_all()
         training = TrainingNetwork(name, trainer, batch_size, parts, placed, count("queue", queue))
-        with self._lock:
-            self._trainings.append(training)
-        if self._closed is not None:
-            training.close(self._closed)
-            self._check_open()
+        self._registry.add_training(training)
+        if (closed := self._registry.closed) is not None:
+            training.close(closed)
+            self._registry.check_open()
         return training
 
     def add_pipeline(self, name: str, links: Sequence[Link], outputs: Mapping[str, str]) -> Pipeline:
@@ -218,45 +174,8 @@ class HostManager:
         Raises :class:`InputError` for a name that is there already, and for values that come from nowhere.
         """
         pipeline = checked(text("a pipeline's name", name), links, outputs)
-        with self._lock:
-            self._check_open()
-            if name in self._networks or name in self._pipelines:
-                raise InputError(f"there is a network or pipeline {name} already")
-            self._pipelines.add(pipeline)
+        self._registry.add_pipeline(pipeline)
         return pipeline
-
-    def _begin_adding(self, name: str, version: str, *, replace: bool) -> None:
-        with self._lock:
-            self._check_open()
-            there = version in self._networks.get(name, {}) and not replace
-            if name in self._pipelines or there or (name, version) in self._adding:
-                raise InputError(
-                    f"there is a network {name}, version {version}, already; remove it first, or replace_network"
-                )
-            self._adding.add((name, version))
-
-    def _placed(self, name: str, version: str, form: ServedModel, service: Service, where: Destination) -> Network:
-        network = Network(name, version, form.signature, form.service(service), self.trace)
-        if network.updates and where.replicas > 1:
-            raise InputError(f"network {name} updates variables: they would differ in its {where.replicas} replicas")
-        with ExitStack() as undo:
-            for _ in range(where.replicas):
-                network.attach(self._replica(network, form, where.managers, undo))
-            undo.pop_all()
-        return network
-
-    def _replica(
-        self, network: Network, form: ServedModel, wanted: Sequence[DeviceManager], undo: ExitStack
-    ) -> Replica:
-        """One more placement, on devices that have none of this network where there are enough of them; it has run."""
-        busy = {manager for replica in network.replicas for manager in replica.placed.managers}
-        free = [manager for manager in wanted if manager not in busy]
-        placed = self.provisioner.place(network.name, form.partitions, free if len(free) >= form.stages else wanted)
-        undo.callback(placed.release)
-        warm_up(placed, form)
-        replica = Replica(network, placed)
-        undo.callback(replica.first.detach, replica)
-        return replica
 
     def _chosen(self, names: Sequence[str] | None) -> list[DeviceManager]:
         if names is None:
@@ -273,20 +192,11 @@ class HostManager:
     def network(self, name: str, version: str | None = None) -> Network:
         """A network by name, and by version; by default the one that was added last. Raises
         :class:`UnknownNetworkError` naming those that there are."""
-        versions = self._networks.get(name)
-        if not versions:
-            known = (*self._networks, *self._pipelines.names)
-            raise UnknownNetworkError(f"there is no network {name!r}; there is {listed(known) if known else 'none'}")
-        if version is None:
-            return next(reversed(versions.values()))
-        if version not in versions:
-            raise UnknownNetworkError(f"network {name} has no version {version!r}; it has {listed(versions)}")
-        return versions[version]
+        return self._registry.find(name, version)
 
     def networks(self) -> list[Network]:
         """All networks in all versions."""
-        with self._lock:
-            return [network for versions in self._networks.values() for network in versions.values()]
+        return self._registry.networks()
 
     def replace_network(self, name: str, model: Model, *, version: str | None = None, **options: Any) -> Network:
         """Put another model in a network's place, as its next ``version``, with the options of :meth:`add_network`.
@@ -295,17 +205,11 @@ class HostManager:
         as :meth:`add_network` does; the old one stays then.
         """
         old = self.network(name)
-        new = self.add_network(name, model, version=self._following(old) if version is None else version, **options)
+        version = self._registry.following(old) if version is None else version
+        new = self.add_network(name, model, version=version, **options)
         with suppress(UnknownNetworkError):  # somebody else has removed it meanwhile
             self.remove_network(name, old.version)
         return new
-
-    def _following(self, network: Network) -> str:
-        """A version after a network's that is not there."""
-        version = network.version
-        while version in self._networks.get(network.name, {}) or version == network.version:
-            version = str(int(version) + 1) if version.isdecimal() else f"{version}.1"
-        return version
 
     def remove_network(
         self, name: str, version: str | None = None, *, drain: bool = True, timeout: float | None = None
@@ -314,38 +218,8 @@ class HostManager:
         for at most ``timeout`` seconds, and leaves its devices. Raises :class:`UnknownNetworkError`, and
         :class:`DeviceError` where a device did not unload it; it is taken out all the same."""
         self._check_thread("remove_network")
-        with self._lock:
-            network = self.network(name, version)
-            versions = {key: each for key, each in self._networks[name].items() if each is not network}
-            self._networks[name] = versions
-            if not versions:
-                del self._networks[name]
-        _raise_first(self._retire(network, "it was removed", drain, timeout))
-
-    def _retire(self, network: Network, why: str, drain: bool, timeout: float | None) -> list[Exception]:
-        """Take a network out that nobody can find any more; what its devices did not do."""
-        until = None if timeout is None else time.monotonic() + timeout
-        network.close(why)
-        with self._lock:
-            self._retiring = (*self._retiring, network)
-        gone = UnavailableError(f"network {network.name}, version {network.version}: {why}")
-        if not drain or not network.drained(timeout):
-            network.fail_waiting(gone)
-            network.drained(_left(until))  # what runs ends by itself
-        replicas, network.replicas = network.replicas, ()
-        network.fail_waiting(gone)
-        self._leave(replicas, until)
-        with self._lock:
-            self._retiring = tuple(each for each in self._retiring if each is not network)
-        return [replica.problem for replica in replicas if replica.problem is not None]
-
-    def _leave(self, replicas: Sequence[Replica], until: float | None) -> None:
-        """Have placements leave their devices; it is waited for until a time."""
-        leaving = [Thread(target=replica.leave, name="runtime leaving", daemon=True) for replica in replicas]
-        for thread in leaving:
-            thread.start()
-        for thread in leaving:
-            thread.join(_left(until))
+        network = self._registry.take_out(name, version)
+        _raise_first(self._retiring.retire(network, "it was removed", drain, Deadline.after(timeout)))
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -367,9 +241,9 @@ class HostManager:
         :class:`QueueFullError` naming the limit, :class:`UnavailableError`.
         """
         call = NetworkCall(name, inputs, version, outputs, priority, timeout)
-        self._check_open()
-        if name in self._pipelines:
-            return self._pipelines.run(call, self._enqueued)
+        self._registry.check_open()
+        if name in self._registry.pipelines:
+            return self._registry.pipelines.run(call, self._enqueued)
         return self._enqueued(call)
 
     def _enqueued(self, call: NetworkCall) -> RequestFuture:
@@ -387,10 +261,10 @@ class HostManager:
     ) -> dict[str, Array]:
         """The answer itself: :meth:`run` and waiting for it. Where nothing waits and the device is free, this thread
         runs it."""
-        if name in self._pipelines:
+        if name in self._registry.pipelines:
             return self._waited(self.run(name, inputs, outputs=outputs, priority=priority, timeout=timeout))
         call = NetworkCall(name, inputs, version, outputs, priority, timeout)
-        self._check_open()
+        self._registry.check_open()
         return self._waited(self._asked(call, Network.enqueue if timeout else Network.run_or_enqueue, copied=False))
 
     def _asked(
@@ -398,18 +272,17 @@ class HostManager:
     ) -> RequestFuture:
         """Ask a network; where it was replaced after it had been found, the one in its place."""
         while True:
-            if self._closed is not None and not self._flows_end:
-                self._check_open()
+            self._registry.check_answers()
             network = self.network(call.name, call.version)
             request = network.request(call, copied=copied)
             try:
                 if network.admit(request):
                     return ask(network, request)
             except BaseException as error:
-                if not isinstance(error, Exception):  # an interrupt, in whatever moment: nothing waits for it
+                if not isinstance(error, Exception):  # an interrupt, at whatever moment: nothing waits for it
                     network.forget(request, error)
                 raise
-            if self._networks.get(call.name, {}).get(network.version) is network:
+            if self._registry.has(network):
                 raise network.unavailable()
 
     def _waited(self, future: RequestFuture) -> dict[str, Array]:
@@ -444,30 +317,21 @@ class HostManager:
         ``drain=False`` failed); networks leave their devices, whose threads end. Raises :class:`DeviceError` where a
         device did not unload a network; everything has ended all the same."""
         self._check_thread("close")
-        with self._lock:
-            if self._closed is not None:
-                return
-            self._closed, self._flows_end = "it is closed", drain
-        until = None if timeout is None else time.monotonic() + timeout
+        if not self._registry.close(drain=drain):
+            return
+        deadline, why = Deadline.after(timeout), "the runtime is closed"
         if drain:
-            self._pipelines.drained(timeout)
-        with self._lock:
-            self._flows_end = False
-            networks = self.networks()
-            self._networks.clear()
+            self._registry.pipelines.drained(deadline.left)
+        networks = self._registry.empty()
         for network in networks:
-            network.close("the runtime is closed")
-        problems = []
-        for network in networks:
-            problems += self._retire(network, "the runtime is closed", drain, _left(until))
-        for training in self._trainings:
-            training.close("the runtime is closed")
-        with self._lock:
-            self._lock.wait_for(lambda: not self._adding, _left(until))
-        self._ended.set()
-        self._watch.join()
+            network.close(why)
+        problems = [problem for each in networks for problem in self._retiring.retire(each, why, drain, deadline)]
+        for training in self._registry.trainings:
+            training.close(why)
+        self._registry.wait_for_adding(deadline.left)
+        self._watch.end()
         for manager in self.managers.values():
-            manager.close(_left(until))
+            manager.close(deadline.left)
         _raise_first(problems)
 
     def _check_thread(self, what: str) -> None:
@@ -478,29 +342,7 @@ class HostManager:
                 "callback of a future use run, or another thread"
             )
 
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise UnavailableError(f"the runtime takes no requests: {self._closed}")
-
-    # --- watching -----------------------------------------------------------------------------------------------------
-
-    def _watching(self) -> None:
-        """Answer what is late, and take out devices that have hung."""
-        while not self._ended.wait(self._tick):
-            now = time.monotonic()
-            for manager in self.managers.values():
-                if (error := manager.overdue(now)) is not None:
-                    manager.lose(error)
-                manager.check(now)
-            for network in (*self.networks(), *self._retiring):
-                network.queue.expire(now)
-                self._leave(network.drop_lost(), until=now)
-
 
 def _raise_first(problems: Sequence[Exception]) -> None:
     if problems:
         raise problems[0]
-
-
-def _left(until: float | None) -> float | None:
-    return None if until is None else max(until - time.monotonic(), 0.0)

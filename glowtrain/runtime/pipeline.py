@@ -6,7 +6,6 @@ devices work at the same time.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
@@ -17,6 +16,7 @@ from typing import Any
 
 from glowtrain.errors import DeadlineError, InputError
 from glowtrain.presentation.words import kind_of, listed
+from glowtrain.runtime.deadline import Deadline
 from glowtrain.runtime.request.call import NetworkCall
 from glowtrain.runtime.request.request import RequestFuture
 from glowtrain.types import Array
@@ -100,7 +100,7 @@ class _Run:
         """What is there so far: inputs by name, results by network and output."""
         self.outputs = outputs
         self.priority = call.priority
-        self.deadline = None if call.timeout is None else time.monotonic() + call.timeout
+        self.deadline = Deadline.after(call.timeout)
         self.future = RequestFuture()
         self.inner: RequestFuture | None = None
         self.future.add_done_callback(self._settled)
@@ -127,10 +127,8 @@ class _Run:
         return {name: self.values[source] for name, source in link.feeds.items()}
 
     def _left(self) -> float | None:
-        if self.deadline is None:
-            return None
-        left = self.deadline - time.monotonic()
-        if left <= 0:
+        left = self.deadline.left
+        if left == 0:
             raise DeadlineError(f"pipeline {self.pipeline.name}: the time is over before its last network was asked")
         return left
 

@@ -336,7 +336,7 @@ def test_removed_while_it_is_replaced(host: HostManager, device: ScriptedDevice)
         if call == "load" and not removed:
             removed.append(Thread(target=host.remove_network, args=("net", "1")))
             removed[0].start()
-            while host._networks:
+            while host.networks():
                 pass
 
     device.before = remove
@@ -436,9 +436,9 @@ def test_added_while_it_is_closed(device: ScriptedDevice) -> None:
     closing = Thread(target=host.close)
 
     def close(call: str, given: object) -> None:
-        if call == "load" and host._closed is None:
+        if call == "load" and host._registry.closed is None:
             closing.start()
-            while host._closed is None:
+            while host._registry.closed is None:
                 pass
 
     device.before = close
@@ -457,14 +457,14 @@ def test_training_added_while_it_is_closed(device: ScriptedDevice) -> None:
 
     def close(call: str, given: object) -> None:
         if call == "load":
-            host._closed = "it is closed"
+            host._registry.closed = "it is closed"
 
     device.before = close
     with pytest.raises(UnavailableError, match="it is closed"):
         host.add_training("net", trainer, batch_size=2)
     assert device.live == 0
     assert host.status()[0].used == 0
-    host._closed = None
+    host._registry.closed = None
     host.close()
 
 
@@ -551,7 +551,7 @@ def test_a_child_of_fork_is_told(host: HostManager, gate: Gate) -> None:
     network, held, done = host.network("net"), Event(), Event()
 
     def hold() -> None:
-        with host.managers["cpu"]._changed, network._changed, network.counts._lock, host._lock:
+        with host.managers["cpu"]._changed, network._changed, network.counts._lock, host._registry._lock:
             held.set()
             assert done.wait(60)
 

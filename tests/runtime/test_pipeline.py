@@ -169,7 +169,7 @@ def test_closed_while_requests_are_on_their_way(drain: bool) -> None:
     assert gate.reached.wait(60)
     closing = Thread(target=host.close, kwargs={"drain": drain})
     closing.start()
-    while host._closed is None:
+    while host._registry.closed is None:
         sleep(0)
     with pytest.raises(UnavailableError):
         host.run("six", {"x": _rows(1)})

@@ -1,0 +1,75 @@
+"""From a model to a network on devices: prepared, placed, run once; all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from glowtrain.errors import InputError
+from glowtrain.graph import Graph
+from glowtrain.runtime.device.device_manager import DeviceManager
+from glowtrain.runtime.models import Model, ServedModel, Terms, prepared
+from glowtrain.runtime.network import Network, Service
+from glowtrain.runtime.observation.trace import RuntimeTrace
+from glowtrain.runtime.placement.provisioner import Provisioner
+from glowtrain.runtime.placement.replica import Replica
+from glowtrain.runtime.warm_up import DependentRowsError, warm_up
+
+
+@dataclass(frozen=True)
+class NewNetwork:
+    """A network as it was asked for (:meth:`HostManager.add_network`): so many ``replicas`` of it on some of the
+    devices of ``managers``."""
+
+    name: str
+    version: str
+    model: Model
+    terms: Terms
+    service: Service
+    managers: Sequence[DeviceManager]
+    replicas: int
+
+
+class Adding:
+    """Making networks that nobody can find yet, and whose events go to a ``trace``."""
+
+    def __init__(self, provisioner: Provisioner, trace: RuntimeTrace | None) -> None:
+        self._provisioner = provisioner
+        self._trace = trace
+
+    def network(self, new: NewNetwork) -> Network:
+        """A network that is placed, and has run. Where the first axis of a bound graph turns out not to be one of
+        examples, and nobody said that it is, it takes one request at a time.
+
+        Raises what :meth:`HostManager.add_network` does; nothing is left on the devices then.
+        """
+        try:
+            return self._placed(new, prepared(new.name, new.model, new.terms))
+        except DependentRowsError:
+            if new.terms.batches_asked or not isinstance(new.model, Graph):
+                raise
+        return self._placed(new, prepared(new.name, new.model, new.terms, batched=False))
+
+    def _placed(self, new: NewNetwork, form: ServedModel) -> Network:
+        network = Network(new.name, new.version, form.signature, form.service(new.service), self._trace)
+        if network.updates and new.replicas > 1:
+            raise InputError(f"network {new.name} updates variables: they would differ in its {new.replicas} replicas")
+        with ExitStack() as undo:
+            for _ in range(new.replicas):
+                network.attach(self._replica(network, form, new.managers, undo))
+            undo.pop_all()
+        return network
+
+    def _replica(
+        self, network: Network, form: ServedModel, wanted: Sequence[DeviceManager], undo: ExitStack
+    ) -> Replica:
+        """One more placement, on devices that have none of this network where there are enough of them; it has run."""
+        busy = {manager for replica in network.replicas for manager in replica.placed.managers}
+        free = [manager for manager in wanted if manager not in busy]
+        placed = self._provisioner.place(network.name, form.partitions, free if len(free) >= form.stages else wanted)
+        undo.callback(placed.release)
+        warm_up(placed, form)
+        replica = Replica(network, placed)
+        undo.callback(replica.first.detach, replica)
+        return replica

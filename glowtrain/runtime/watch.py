@@ -1,0 +1,47 @@
+"""The watch: a thread that answers requests which are late, and takes out devices that have hung."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from threading import Event, Thread
+
+from glowtrain.runtime.deadline import Deadline
+from glowtrain.runtime.device.device_manager import DeviceManager
+from glowtrain.runtime.registry import Registry
+from glowtrain.runtime.retiring import Retiring, leave
+
+TICK = 0.05
+"""Seconds between two rounds; less where devices may take less than four of them over a run."""
+
+
+class RuntimeWatch:
+    """Rounds over devices, and over all networks that there are then, those that are leaving among them, until it is
+    ended."""
+
+    def __init__(
+        self, managers: Sequence[DeviceManager], registry: Registry, retiring: Retiring, time_limit: float | None
+    ) -> None:
+        self._managers = managers
+        self._registry = registry
+        self._retiring = retiring
+        self._tick = TICK if time_limit is None else min(TICK, time_limit / 4)
+        self._ended = Event()
+        self._thread = Thread(target=self._rounds, name="runtime watch", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """No more rounds."""
+        self._ended.set()
+        self._thread.join()
+
+    def _rounds(self) -> None:
+        while not self._ended.wait(self._tick):
+            now = time.monotonic()
+            for manager in self._managers:
+                if (error := manager.overdue(now)) is not None:
+                    manager.lose(error)
+                manager.check(now)
+            for network in (*self._registry.networks(), *self._retiring.networks):
+                network.queue.expire(now)
+                leave(network.drop_lost(), Deadline(now))
