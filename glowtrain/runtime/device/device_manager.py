@@ -347,5 +347,7 @@ def _lost(name: str, error: BaseException) -> DeviceLostError:
 
 
 def failure(device: Device, what: str, error: Exception) -> DeviceError:
-    """An error of a device at one call, after which it goes on."""
-    return DeviceError(f"{what} failed on device {device.name}: {type(error).__name__}: {error}")
+    """An error of a device at one call, of whatever kind, after which it goes on."""
+    failed = DeviceError(f"{what} failed on device {device.name}: {type(error).__name__}: {error}")
+    failed.__cause__ = error
+    return failed

@@ -41,48 +41,26 @@ class PlacedPart:
     def device(self) -> Device:
         return self.manager.device
 
-    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Its outputs. Raises :class:`DeviceError`, :class:`DeviceLostError` where the device is out of service."""
-        try:
-            return self.resident.run(inputs)
-        except DeviceError:
-            raise
-        except Exception as error:
-            raise self.failed(error) from error
-
-    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Array]) -> bool:
-        """The same, with the outputs in arrays that are given, where the device can (:meth:`Resident.run_into`)."""
-        try:
-            return self.resident.run_into(inputs, outputs)
-        except DeviceError:
-            raise
-        except Exception as error:
-            raise self.failed(error) from error
-
-    def failed(self, error: Exception) -> DeviceError:
-        """An error at this part, of whatever kind, as one of the device."""
-        return error if isinstance(error, DeviceError) else failure(self.device, f"part {self.part.name}", error)
-
     def run_with_copies(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """What :meth:`run` gives, for arrays, on a device with memory of its own; nothing is left in it."""
+        """Its outputs, on a device with memory of its own; nothing is left in it."""
         device, tensors = self.device, list[Tensor]()
         try:
             given = {}
             for name, array in inputs.items():
                 given[name] = device.upload(array)
                 tensors.append(given[name])
-            made = self.run(given)
+            made = self.resident.run(given)
             tensors += made.values()
             return {name: device.download(tensor) for name, tensor in made.items()}
         except DeviceLostError:
-            tensors.clear()
+            tensors.clear()  # they are lost with it
             raise
-        except DeviceError:
-            raise
-        except Exception as error:
-            raise self.failed(error) from error
         finally:
             _release(device, tensors)
+
+    def failed(self, error: Exception) -> DeviceError:
+        """An error of its run, of whatever kind, as one of the device."""
+        return failure(self.device, f"part {self.part.name}", error)
 
 
 class Executor:
@@ -131,7 +109,12 @@ class Executor:
         """A run of a partition of one part, by the thread that may use its device now. Raises :class:`DeviceError` for
         what goes wrong on it, :class:`DeviceLostError` where it goes out of service."""
         only = self.parts[0]
-        outputs = only.run(inputs) if only.device.shares_memory else only.run_with_copies(inputs)
+        try:
+            outputs = only.resident.run(inputs) if only.device.shares_memory else only.run_with_copies(inputs)
+        except DeviceError:
+            raise
+        except Exception as error:
+            raise only.failed(error) from error
         return {name: outputs[value] for name, value in self.outputs.items()}
 
     def start(self, inputs: Mapping[str, Array], priority: int, done: Done) -> None:
@@ -181,6 +164,8 @@ class Execution:
                 self._run_on_device(placed)
         except DeviceLostError:
             raise
+        except DeviceError as error:
+            self._end(error)
         except Exception as error:  # noqa: BLE001 - it is this run's, whatever it is
             self._end(placed.failed(error))
         else:
@@ -190,9 +175,9 @@ class Execution:
         inputs = {value: self._values[value] for value in placed.part.takes}
         executor = self.executor
         outputs = {value: executor.fresh(value, made.type) for value, made in placed.part.graph.outputs.items()}
-        into = placed.run_into(inputs, outputs)
+        into = placed.resident.run_into(inputs, outputs)
         if not into:
-            outputs = placed.run(inputs)
+            outputs = placed.resident.run(inputs)
         with self._lock:
             self._values.update(outputs)
             self._pooled.update(executor.between.keys() & outputs.keys() if into else ())
@@ -204,7 +189,7 @@ class Execution:
         for value in placed.part.takes:
             if value not in tensors:
                 tensors[value] = device.upload(self._values[value])
-        outputs = placed.run({value: tensors[value] for value in placed.part.takes})
+        outputs = placed.resident.run({value: tensors[value] for value in placed.part.takes})
         tensors.update(outputs)
         copies = {value: device.download(outputs[value]) for value in outputs if value in self.executor.to_host}
         with self._lock:

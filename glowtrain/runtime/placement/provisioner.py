@@ -191,7 +191,7 @@ class Placing:
         except DeviceError:
             raise
         except Exception as error:
-            raise DeviceError(f"{what} on device {manager.name}: {type(error).__name__}: {error}") from error
+            raise failure(manager.device, what, error) from error
 
 
 def _give_back(manager: DeviceManager, free: Callable[[], None]) -> None:
