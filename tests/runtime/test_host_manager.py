@@ -193,7 +193,7 @@ def test_answers_are_counted_when_they_are_seen(host: HostManager) -> None:
         assert value(host, "nv_inference_count") == number
 
 
-def test_callbacks(host: HostManager) -> None:
+def test_callbacks(host: HostManager, gate: Gate) -> None:
     """They run on the device's thread: what would wait for it is an error, what need not is done."""
     seen = Future[list]()
     waiting = (
@@ -207,7 +207,9 @@ def test_callbacks(host: HostManager) -> None:
                 attempt()
         seen.set_result([ask(host, 2), host.network("net").variables()])
 
+    gate.close()  # else the answer could be there first, and this thread would call it
     ask(host, 1).add_done_callback(answered)
+    gate.open()
     again, variables = seen.result(60)
     np.testing.assert_array_equal(again.result(60)["y"], tripled(rows(2, 1)))
     assert variables == {}
