@@ -21,9 +21,8 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
-from glowtrain.bundles.contents import STEP, Contents
+from glowtrain.bundles.contents import STEP, Contents, contents_of
 from glowtrain.bundles.module import BundleModule, module_of
-from glowtrain.bundles.writing import contents_of
 from glowtrain.optim import HYPER
 from glowtrain.stages import Options
 from glowtrain.types import Array

@@ -9,10 +9,14 @@ from typing import Literal, get_args
 
 from glowtrain.bundles.c_names import is_taken
 from glowtrain.errors import BundleError
-from glowtrain.graph import Constant, Graph, Template, Value, Variable, substituted
+from glowtrain.graph import Constant, Graph, Template, Value, Variable, no_model, substituted
+from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.modes.training_and_inference import SEED, inference
 from glowtrain.modes.variables import with_values
+from glowtrain.optim import Adam, Optimizer
 from glowtrain.trainer.graphs import DEFAULT_BATCH, TrainerGraphs
+from glowtrain.trainer.selection.patterns import Trainable
+from glowtrain.trainer.trainer import Trainer
 from glowtrain.types import Array
 
 STEP, PREDICT = "step", "predict"
@@ -50,6 +54,35 @@ class Contents:
         left = {variable.name for graph in graphs.values() for variable in graph.variables}
         roles = {name: role for name, role in self.roles.items() if name in left}
         return Contents(self.name, graphs, roles, self.hyper)
+
+
+def contents_of(
+    model: Graph | Template | Trainer,
+    loss: str | Loss | LossFunction | None,
+    optimizer: Optimizer | None,
+    trainable: Trainable,
+    dims: Mapping[str, int],
+    name: str | None,
+    *,
+    freeze_statistics: bool = False,
+    seed: int = 0,
+) -> Contents:
+    """What a bundle of a model computes. Raises :class:`BundleError`."""
+    if isinstance(model, Trainer):
+        if loss is not None or optimizer is not None or trainable is not None or freeze_statistics:
+            raise BundleError("a trainer has its loss, its optimizer and what it trains: give it alone")
+        return training_of(model.graphs, model.hyper, model.variables(), dims, name)
+    if not isinstance(model, (Graph, Template)):
+        raise BundleError(f"bundle takes a graph, a template or a trainer, {no_model(model)}")
+    if loss is None:
+        if optimizer is not None or trainable is not None or freeze_statistics:
+            raise BundleError("a bundle that trains needs a loss: loss=gt.losses...")
+        return inference_of(model, dims, name)
+    rule = optimizer or Adam()
+    graphs = TrainerGraphs(
+        model, as_loss(loss), rule, trainable, seed, unbiased=False, freeze_statistics=freeze_statistics
+    )
+    return training_of(graphs, rule.hyper(), {}, dims, name)
 
 
 def inference_of(model: Graph | Template, dims: Mapping[str, int], name: str | None) -> Contents:

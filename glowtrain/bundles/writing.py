@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.cpu.threads.count import checked
-from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm.target import Target
-from glowtrain.bundles.arguments import check_name, check_seed, dims_of, faces_of, folder_of, target_of
-from glowtrain.bundles.contents import Contents, batch_symbol, inference_of, training_of
+from glowtrain.bundles.arguments import dims_of, faces_of, folder_of
 from glowtrain.bundles.devices.boards import board_files, board_of, example_ram
-from glowtrain.bundles.devices.fitting import Beside, layers_of, require_ram
 from glowtrain.bundles.devices.sizes import BundleSize, size_of
 from glowtrain.bundles.example import expected, program
 from glowtrain.bundles.faces.cpp import cpp
@@ -22,26 +16,19 @@ from glowtrain.bundles.faces.extras import Extras
 from glowtrain.bundles.header import header
 from glowtrain.bundles.makefile import makefile
 from glowtrain.bundles.manifest import manifest, untouched
-from glowtrain.bundles.module import BundleModule, module_of
+from glowtrain.bundles.module import BundleModule
+from glowtrain.bundles.request import BundleRequest, Optimize
 from glowtrain.bundles.verify.trace import backend_like
 from glowtrain.bundles.weights import Weights, file_of
-from glowtrain.errors import BundleError, MemoryBudgetError
+from glowtrain.errors import BundleError
 from glowtrain.files import write_atomically
 from glowtrain.graph import Graph, Template
-from glowtrain.graph.specialise.template import no_model
 from glowtrain.losses import Loss, LossFunction
-from glowtrain.losses.choose import as_loss
-from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget, Memory, budget_of
+from glowtrain.memory.budget import Memory, budget_of
 from glowtrain.memory.byte_size import parse_bytes
-from glowtrain.optim import Adam, Optimizer
-from glowtrain.presentation.words import kind_of
-from glowtrain.stages import Options
-from glowtrain.trainer.graphs import DEFAULT_BATCH, TrainerGraphs
+from glowtrain.optim import Optimizer
 from glowtrain.trainer.selection.patterns import Trainable
 from glowtrain.trainer.trainer import Trainer
-
-Optimize = Literal["speed", "size"]
-"""What code is to be."""
 
 
 @dataclass(frozen=True)
@@ -162,135 +149,6 @@ def bundle_size(
         fixed_point, optimize, seed, budget_of(memory),
     )  # fmt: skip
     return size_of(request.within(None if ram is None else parse_bytes(ram, "ram")))
-
-
-@dataclass(frozen=True)
-class BundleRequest:
-    """What is compiled, as :func:`bundle` takes it. Raises :class:`BundleError` for unknown choices."""
-
-    model: Graph | Template | Trainer
-    loss: str | Loss | LossFunction | None
-    optimizer: Optimizer | None
-    trainable: Trainable
-    freeze_statistics: bool
-    dims: Mapping[str, int]
-    target: Target | str
-    name: str | None
-    weights: Weights
-    threads: int
-    fixed_point: bool
-    optimize: Optimize
-    seed: int
-    memory: Budget = UNSAID
-
-    def __post_init__(self) -> None:
-        if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):
-            raise BundleError(f"optimizer must be one of gt.optim, not {kind_of(self.optimizer)}")
-        check_name(self.name)
-        check_seed(self.seed)
-        if self.weights not in ("object", "file", "none"):
-            raise BundleError(f"weights={self.weights!r}: choose object, file or none")
-        if self.optimize not in ("speed", "size"):
-            raise BundleError(f"optimize={self.optimize!r}: choose speed or size")
-
-    @property
-    def processor(self) -> Target:
-        """The target; for ``host``, what a trainer itself computes with. Raises :class:`CodegenError` for an unknown
-        one."""
-        found = target_of(self.target)
-        own = backend_of(self.model.backend) if isinstance(self.model, Trainer) else None
-        if isinstance(own, Cpu) and self.target == "host":
-            found = own.target
-        return replace(found, compact=True) if self.optimize == "size" else found
-
-    def module(self) -> BundleModule:
-        """What files are written from."""
-        contents = contents_of(
-            self.model, self.loss, self.optimizer, self.trainable, self.dims, self.name,
-            freeze_statistics=self.freeze_statistics, seed=self.seed,
-        )  # fmt: skip
-        facts = Cpu(self.processor, cache=None).facts
-        options = Options(facts=facts, fixed_point=self.fixed_point, memory=self._budget)
-        known, threads = self.weights == "object", checked(self.threads)
-        return module_of(contents, self.processor, options, known=known, threads=threads)
-
-    @property
-    def _budget(self) -> Budget:
-        """What was asked for; where nothing was, a trainer's own."""
-        return self.model.budget if isinstance(self.model, Trainer) and self.memory == UNSAID else self.memory
-
-    def within(self, ram: int | None, beside: Beside | None = None) -> BundleModule:
-        """The same. Raises :class:`BundleError` where it needs more than ``ram`` bytes, with what would fit.
-
-        ``beside``: what a program that uses it needs itself.
-        """
-        module = self.module()
-        if ram is not None:
-            module = module if self._budget == KEEP else self._computing_again(module, ram, beside)
-            symbol = self._open_dimension
-            batch = None if symbol is None else self.dims.get(symbol, DEFAULT_BATCH)
-            layers = () if isinstance(self.model, Trainer) else layers_of(module)
-            require_ram(module, ram, self._changed, batch, layers, beside)
-        return module
-
-    def _computing_again(self, module: BundleModule, ram: int, beside: Beside | None) -> BundleModule:
-        """A module that computes as much again as it takes to fit, where it does not; if that is too little, all that
-        makes less memory do."""
-        size = size_of(module)
-        limit, step = size.variables + size.arena, 0
-        while (excess := _needed(module, beside) - ram) > 0:
-            step = max(excess, 2 * step)  # what a budget does not count, workspaces and stack, may change with it
-            limit -= step
-            try:
-                module = replace(self, memory=Budget(nbytes=limit)).module()
-            except MemoryBudgetError:
-                return replace(self, memory=SMALLEST).module()
-        return module
-
-    def _changed(self, batch: int | None, layers: Sequence[str] | None) -> BundleModule:
-        """With another batch, and other parameters trained, as far as these are given."""
-        dims = {**self.dims, self._open_dimension: batch} if batch and self._open_dimension else self.dims
-        return replace(self, dims=dims, trainable=layers or self.trainable, memory=SMALLEST).module()
-
-    @property
-    def _open_dimension(self) -> str | None:
-        """The only one that is open, which is the batch."""
-        return batch_symbol(self.model.graphs.model if isinstance(self.model, Trainer) else self.model)
-
-
-def _needed(module: BundleModule, beside: Beside | None) -> int:
-    """Bytes of RAM that a program takes for a bundle."""
-    size = size_of(module)
-    return size.ram + (0 if beside is None else beside(module, size.stack))
-
-
-def contents_of(
-    model: Graph | Template | Trainer,
-    loss: str | Loss | LossFunction | None,
-    optimizer: Optimizer | None,
-    trainable: Trainable,
-    dims: Mapping[str, int],
-    name: str | None,
-    *,
-    freeze_statistics: bool = False,
-    seed: int = 0,
-) -> Contents:
-    """What a bundle of a model computes. Raises :class:`BundleError`."""
-    if isinstance(model, Trainer):
-        if loss is not None or optimizer is not None or trainable is not None or freeze_statistics:
-            raise BundleError("a trainer has its loss, its optimizer and what it trains: give it alone")
-        return training_of(model.graphs, model.hyper, model.variables(), dims, name)
-    if not isinstance(model, (Graph, Template)):
-        raise BundleError(f"bundle takes a graph, a template or a trainer, {no_model(model)}")
-    if loss is None:
-        if optimizer is not None or trainable is not None or freeze_statistics:
-            raise BundleError("a bundle that trains needs a loss: loss=gt.losses...")
-        return inference_of(model, dims, name)
-    rule = optimizer or Adam()
-    graphs = TrainerGraphs(
-        model, as_loss(loss), rule, trainable, seed, unbiased=False, freeze_statistics=freeze_statistics
-    )
-    return training_of(graphs, rule.hyper(), {}, dims, name)
 
 
 def written(module: BundleModule, out: Path, weights: Weights, extras: Extras, more: Mapping[str, str]) -> Bundle:

@@ -12,11 +12,10 @@ import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
-from glowtrain.bundles.contents import Contents
+from glowtrain.bundles.contents import Contents, contents_of
 from glowtrain.bundles.interface.structs import Struct
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
-from glowtrain.bundles.writing import contents_of
 from glowtrain.stages import Options
 from glowtrain.types import Array
 from tests.cpu.native_program import POISON, Canaries, Memory

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain.backends.llvm.target import Target
-from glowtrain.bundles.writing import Optimize
+from glowtrain.bundles.request import Optimize
 from glowtrain.cli import app
 from glowtrain.cli.arguments.models import open_model
 from glowtrain.errors import BundleError

@@ -12,8 +12,8 @@ from glowtrain.bundles.arguments import folder_of
 from glowtrain.bundles.contents import batch_symbol
 from glowtrain.bundles.devices.boards import BOARDS
 from glowtrain.bundles.faces.extras import FACES
+from glowtrain.bundles.request import Optimize
 from glowtrain.bundles.weights import Weights
-from glowtrain.bundles.writing import Optimize
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules

@@ -11,12 +11,11 @@ import typer
 from glowtrain import losses
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.llvm.target import Target
-from glowtrain.bundles.contents import Contents
+from glowtrain.bundles.contents import Contents, contents_of
 from glowtrain.bundles.module import module_of
 from glowtrain.bundles.verify.elsewhere import PROGRAM, ExampleRunner
 from glowtrain.bundles.verify.record import Record, check_against, record_of, require_same
 from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
-from glowtrain.bundles.writing import contents_of
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules
