@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 import glowtrain as gt
 from glowtrain.cli import app
-from glowtrain.cli.commands.inspect import text_of
+from glowtrain.cli.commands.inspect.stages import text_of
 from glowtrain.compiler.walk import planned
 from glowtrain.program.parse import parse_plan
 from glowtrain.program.text import arrays_of, plan_text

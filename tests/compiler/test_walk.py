@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import glowtrain as gt
 from glowtrain.backends.evaluator import Evaluator
 from glowtrain.cli import app
-from glowtrain.cli.commands.inspect import stage_names, text_of
+from glowtrain.cli.commands.inspect.stages import stage_names, text_of
 from glowtrain.compiler.walk import WALK, after, arrive, select, until, walk
 from glowtrain.errors import GraphError, InputError
 from glowtrain.graph import Graph, Input

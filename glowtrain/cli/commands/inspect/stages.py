@@ -1,0 +1,63 @@
+"""What ``glowtrain inspect`` can print, and the texts of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from glowtrain.backends.base import Backend, View
+from glowtrain.backends.discovery import backend_of
+from glowtrain.cli.terminal.summary import summary
+from glowtrain.compiler import walk
+from glowtrain.compiler.walk import WALK, after, arrive, until
+from glowtrain.graph import Graph
+from glowtrain.profiling.memory import computed_again
+from glowtrain.profiling.memory.table import again_lines
+from glowtrain.program.memory.trace import trace
+from glowtrain.stages import Options, Stage
+
+MEMORY = "memory"
+"""What is in memory from kernel to kernel: of no stage alone."""
+
+LIFETIMES = View("plan", "when each activation is alive, as CSV that MiniMalloc reads", trace)
+
+
+def views_of(backend: Backend) -> dict[str, View]:
+    """Further texts by name: those that every backend has, and its own."""
+    return {"lifetimes": LIFETIMES, **backend.views}
+
+
+def stage_names(backend: Backend) -> tuple[str, ...]:
+    """What ``--stage`` takes: the graph, each stage of the backend's walk, further texts, the memory of a step."""
+    return ("summary", "graph", *(stage.name for stage in backend.stages(WALK)), *views_of(backend), MEMORY)
+
+
+STAGES = stage_names(backend_of("cpu"))
+
+
+def show(graph: Graph, stage: str, backend: Backend, given: Options) -> None:
+    """Print one of :func:`stage_names`."""
+    if stage == "summary":
+        summary(graph, backend, given)
+    else:
+        sys.stdout.write(text_of(graph, stage, backend, given))
+
+
+def text_of(graph: Graph, stage: str, backend: Backend, given: Options) -> str:
+    """The text of what stands at a stage."""
+    if stage == "graph":
+        return str(graph)
+    view = views_of(backend).get(stage)
+    stages = until(stage if view is None else view.stage, backend.stages(WALK))
+    if stage == "plan":
+        return plan_text(graph, given, stages)
+    result = arrive(graph, given, stages)
+    return walk.text_of(result) if view is None else view.text(result)
+
+
+def plan_text(graph: Graph, given: Options, stages: Sequence[Stage]) -> str:
+    """The text of a plan, after comments that say what is computed again in it, and why."""
+    ordered = arrive(graph, given, until("ordered", stages))
+    plan = arrive(ordered, given, after("ordered", stages))
+    comments = (f"; {line}\n" for line in again_lines(computed_again(plan, ordered, given)))
+    return f"{''.join(comments)}{walk.text_of(plan)}"
