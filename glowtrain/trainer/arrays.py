@@ -11,13 +11,14 @@ last are as many as those with channels first, but they stand elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
 from glowtrain.errors import InputError
-from glowtrain.types import Array, DType, Spec, bf16
+from glowtrain.types import Array, DType, Spec, bf16, type_of
 
 Extent = int | str
 
@@ -40,6 +41,23 @@ def converted(name: str, array: Array, dtype: DType) -> Array:
             return array.astype(dtype.numpy)
     except FloatingPointError:
         raise InputError(f"{name!r} holds numbers that are too large for {dtype}; scale them") from None
+
+
+def as_variables(values: Mapping[str, Any], present: Mapping[str, Array]) -> dict[str, Array]:
+    """Values for variables by name, in the types of the present ones.
+
+    Raises :class:`InputError` naming all that have other shapes, or types that cannot be converted.
+    """
+    types = {name: type_of(array) for name, array in present.items()}
+    arrays = {name: converted(name, np.asarray(value), types[name].dtype) for name, value in values.items()}
+    problems = [
+        f"{name!r} is {types[name]}, not {array.dtype}{list(array.shape)}"
+        for name, array in arrays.items()
+        if (array.dtype, array.shape) != (present[name].dtype, present[name].shape)
+    ]
+    if problems:
+        raise InputError(f"variables of other types: {'; '.join(problems)}")
+    return arrays
 
 
 def convertible(array: Array, dtype: DType) -> bool:

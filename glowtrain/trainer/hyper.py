@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
 
+from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import InputError
-from glowtrain.graph import Graph
-from glowtrain.optim import HYPER, Optimizer
-from glowtrain.types import Array
+from glowtrain.graph import Graph, constant
+from glowtrain.optim import HYPER, Optimizer, Schedule
+from glowtrain.types import Array, f64
 
 
 class Hyper(MutableMapping[str, float]):
@@ -53,3 +54,10 @@ class Hyper(MutableMapping[str, float]):
         if name not in self._values:
             known = ", ".join(self._values)
             raise InputError(f"{self._optimizer.name} has no hyperparameter {name!r} in this step; it has: {known}")
+
+
+def schedule_factor(schedule: Schedule, updates: int, hyper: Mapping[str, float]) -> float:
+    """A schedule's factor on the learning rate after so many updates, with the present hyperparameters."""
+    numbers = {name: constant(value, f64) for name, value in hyper.items()}
+    factor = schedule.value(constant(updates, f64), numbers)
+    return float(evaluate(Graph((), {"factor": factor}), {})[factor])

@@ -15,28 +15,28 @@ import numpy as np
 
 from glowtrain.backends.base import Backend, Batches
 from glowtrain.backends.discovery import backend_of
-from glowtrain.backends.interpreter import evaluate
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, compile
-from glowtrain.errors import CheckpointError, GlowtrainError, InputError, NonFiniteError
+from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS, STEP
-from glowtrain.graph import Binding, Graph, Template, constant, no_model
+from glowtrain.graph import Binding, Graph, Template, no_model
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.memory.budget import Memory, budget_of, check_variables
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
 from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import kind_of, plural, unknown
-from glowtrain.trainer.arrays import converted
+from glowtrain.trainer.arrays import as_variables
 from glowtrain.trainer.checkpoints import checkpoint as checkpoints
 from glowtrain.trainer.checkpoints.checkpoint import Checkpoint, Position
 from glowtrain.trainer.checkpoints.copies import Progress, Settings, check_settings, made_anew
 from glowtrain.trainer.checkpoints.fingerprint import fingerprint
+from glowtrain.trainer.checkpoints.resuming import resumed
 from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.feed import Data, comes_in_batches, held_out, named
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.history import History
-from glowtrain.trainer.hyper import Hyper
+from glowtrain.trainer.hyper import Hyper, schedule_factor
 from glowtrain.trainer.interrupts import Alone
 from glowtrain.trainer.predict import Predictor
 from glowtrain.trainer.selection.patterns import Trainable
@@ -46,7 +46,7 @@ from glowtrain.trainer.sources.loader import loader_of
 from glowtrain.trainer.sources.results import means, predictions
 from glowtrain.trainer.sources.source import BatchSource
 from glowtrain.trainer.sources.tensors import is_array
-from glowtrain.types import Array, f64, type_of
+from glowtrain.types import Array
 
 
 @dataclass(frozen=True)
@@ -278,10 +278,8 @@ class Steps:
         """The learning rate of the last update that was made, with its schedule; of the first, before any was."""
         if self.optimizer.schedule is None:
             return self.lr
-        updates = constant(max(0, int(self.state.read(STEP)) - 1), f64)
-        numbers = {name: constant(value, f64) for name, value in self.hyper.items()}
-        factor = self.optimizer.schedule.value(updates, numbers)
-        return self.lr * float(evaluate(Graph((), {"factor": factor}), {})[factor])
+        updates = max(0, int(self.state.read(STEP)) - 1)
+        return self.lr * schedule_factor(self.optimizer.schedule, updates, self.hyper)
 
     # --- whole data sets ---------------------------------------------------------------------------------------------
 
@@ -326,16 +324,7 @@ class Steps:
         """
         if problem := unknown(values, self.state.names, "variable"):
             raise InputError(f"the trainer has {problem}")
-        own = {name: self.state.read(name) for name in values}
-        types = {name: type_of(array) for name, array in own.items()}
-        arrays = {name: converted(name, np.asarray(value), types[name].dtype) for name, value in values.items()}
-        problems = [
-            f"{name!r} is {types[name]}, not {array.dtype}{list(array.shape)}"
-            for name, array in arrays.items()
-            if (array.dtype, array.shape) != (own[name].dtype, own[name].shape)
-        ]
-        if problems:
-            raise InputError(f"variables of other types: {'; '.join(problems)}")
+        arrays = as_variables(values, {name: self.state.read(name) for name in values})
         for name, array in arrays.items():
             self.state.write(name, array)
 
@@ -373,24 +362,8 @@ class Steps:
         """
         found = checkpoints.read(Path(path))
         checkpoints.check_belongs(found, self._checkpoint(), Path(path))
-        self._check_hyper(found.hyper, Path(path))
-        for name, array in found.variables.items():
-            self.state.write(name, array)
-        changed = {name: value for name, value in self.optimizer.chosen().items() if value != found.began.get(name)}
-        self.hyper.update({**found.hyper, **changed})
-        self._began = {**found.began, **changed}
-        self.history = History(found.history)
-        self.history.resumed = _going_on(found, changed)
-        self.position = found.position
-        self._best = found.best
-        self.whole = self.restored = True
-
-    def _check_hyper(self, hyper: Mapping[str, float], path: Path) -> None:
-        try:
-            for name, value in hyper.items():
-                self.optimizer.check(name, value)
-        except InputError as error:
-            raise CheckpointError(f"{path}: {error}") from None
+        self.take(resumed(found, self.optimizer, self._binding, Path(path)))
+        self.restored = True
 
     def keep_best(self) -> None:
         """Remember the present parameters and running statistics as the best."""
@@ -450,11 +423,3 @@ _IN_USE = (
     "fit: another call of fit runs on this trainer; wait until it returns, or give each a trainer of its own "
     "(copy.deepcopy(trainer))"
 )
-
-
-def _going_on(checkpoint: Checkpoint, changed: Mapping[str, float]) -> str:
-    """Where a run goes on with other hyperparameters than it had; empty if there are none."""
-    position = checkpoint.position
-    where = f"going on in epoch {position.epoch + 1}" + (f" after batch {position.batch}" if position.batch else "")
-    told = [f"{name} {value:g} instead of {checkpoint.hyper[name]:g}" for name, value in changed.items()]
-    return f"{where} with {', '.join(told)}" if told else ""
