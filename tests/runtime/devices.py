@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from threading import Event
 from typing import Any
 
@@ -14,7 +15,7 @@ from glowtrain.backends.base import Executable
 from glowtrain.backends.device import Device, Resident, ResidentVariables, Tensor
 from glowtrain.errors import DeviceError
 from glowtrain.graph import Graph, Input, Value, Variable
-from glowtrain.runtime import HostDevice
+from glowtrain.runtime import HostDevice, HostManager
 from glowtrain.runtime.conformance import PoisonedDevice
 from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.types import Array
@@ -211,3 +212,8 @@ def in_four(graph: Graph) -> Partition:
         Part("last", Graph((p, q), {"d": p - q}, name="last"), 0),
     )
     return Partition("diamond", parts, {"x": type_}, {"y": "d", "z": "q"})
+
+
+def ask(host: HostManager, first: int, count: int = 1, **options: Any) -> Future[Any]:
+    """The answer of the network ``net`` for so many of :func:`rows`."""
+    return host.run("net", {"x": rows(first, count)}, **options)

@@ -101,11 +101,6 @@ def lose(host: HostManager, device: str) -> None:
 
 
 @pytest.fixture
-def gate() -> Gate:
-    return Gate()
-
-
-@pytest.fixture
 def busy(gate: Gate, tally: Tally) -> Iterator[HostManager]:
     """A host whose device is held by a request, so that what comes is joined."""
 
