@@ -26,7 +26,8 @@ def test_a_child_of_fork_is_told(host: HostManager, gate: Gate) -> None:
     network, held, done = host.network("net"), Event(), Event()
 
     def hold() -> None:
-        with host.managers["cpu"]._changed, network._changed, network.counts._lock, host._registry._lock:
+        registry, retiring = host._registry._lock, host._retiring._lock
+        with host.managers["cpu"]._changed, network._changed, network.counts._lock, registry, retiring:
             held.set()
             assert done.wait(60)
 
