@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from glowtrain.errors import BackendError, DeviceError, InputError
 from glowtrain.graph import Graph
 from glowtrain.memory.byte_size import parse_bytes
 from glowtrain.presentation.words import kind_of
+from glowtrain.runtime.checks import text
 from glowtrain.types import Array
 
 PINNING = hasattr(os, "sched_setaffinity")
@@ -145,12 +148,26 @@ def as_devices(devices: Sequence[str | Device] | None) -> tuple[Device, ...]:
 
 def _device(device: str | Device) -> Device:
     if isinstance(device, Device):
+        _check(device)
         return device
     if not isinstance(device, str):
         raise InputError(f"a device is a Device or the name of a backend, not {kind_of(device)}")
     if device not in backend_names():
         raise InputError(f"there is no device {device!r}; choose from {', '.join(backend_names())}, or give a Device")
     return HostDevice(device, device)
+
+
+def _check(device: Device) -> None:
+    """Raise :class:`InputError` for a device that does not say what it is, whoever wrote it."""
+    text(f"the name of a device ({type(device).__name__})", getattr(device, "name", None))
+    backend, facts = getattr(device, "backend", None), device.facts
+    if not isinstance(backend, Backend):
+        raise InputError(f"device {device.name}: its backend is {kind_of(backend)}, which is no Backend")
+    if not isinstance(facts, DeviceFacts):
+        raise InputError(f"device {device.name}: its facts are {kind_of(facts)}, which is no DeviceFacts")
+    memory: Any = facts.memory
+    if memory is not None and not (isinstance(memory, Integral) and int(memory) >= 0):
+        raise InputError(f"device {device.name}: its memory is a number of bytes or None, not {memory!r}")
 
 
 def _own_cores() -> Collection[int]:

@@ -9,15 +9,17 @@ value is released when everything that takes it has run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
 from glowtrain.backends.device import Device, Resident, Tensor
 from glowtrain.errors import DeviceError, DeviceLostError
+from glowtrain.presentation.words import kind_of, listed
 from glowtrain.runtime.device.device_manager import DeviceManager, Task, failure
 from glowtrain.runtime.partition.partition import Part
 from glowtrain.runtime.placement.buffer_pool import BufferPool
@@ -41,6 +43,21 @@ class PlacedPart:
     def device(self) -> Device:
         return self.manager.device
 
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Its outputs. Raises :class:`DeviceError` for others than the part gives, and whatever the device does."""
+        outputs: Any = self.resident.run(inputs)
+        self._check_names(outputs)
+        if self.device.shares_memory:
+            for name, array in outputs.items():
+                self._check(name, array)
+        return dict(outputs)
+
+    def download(self, name: str, tensor: Tensor) -> Array:
+        """An output as an array. Raises :class:`DeviceError` for one of another type than the part gives."""
+        array = self.device.download(tensor)
+        self._check(name, array)
+        return array
+
     def run_with_copies(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Its outputs, on a device with memory of its own; nothing is left in it."""
         device, tensors = self.device, list[Tensor]()
@@ -49,9 +66,9 @@ class PlacedPart:
             for name, array in inputs.items():
                 given[name] = device.upload(array)
                 tensors.append(given[name])
-            made = self.resident.run(given)
+            made = self.run(given)
             tensors += made.values()
-            return {name: device.download(tensor) for name, tensor in made.items()}
+            return {name: self.download(name, tensor) for name, tensor in made.items()}
         except DeviceLostError:
             tensors.clear()  # they are lost with it
             raise
@@ -61,6 +78,21 @@ class PlacedPart:
     def failed(self, error: Exception) -> DeviceError:
         """An error of its run, of whatever kind, as one of the device."""
         return failure(self.device, f"part {self.part.name}", error)
+
+    def _check_names(self, outputs: object) -> None:
+        gives = self.part.graph.outputs
+        if not isinstance(outputs, Mapping) or outputs.keys() != gives.keys():
+            found = listed(outputs) if isinstance(outputs, Mapping) else kind_of(outputs)
+            raise self._wrong(f"it gave {found}, not {listed(gives)}")
+
+    def _check(self, name: str, array: object) -> None:
+        wanted = self.part.graph.outputs[name].type
+        if not isinstance(array, np.ndarray) or not wanted.accepts(array):
+            found = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else kind_of(array)
+            raise self._wrong(f"it gave {name!r} as {found}, not {wanted}")
+
+    def _wrong(self, what: str) -> DeviceError:
+        return DeviceError(f"part {self.part.name} failed on device {self.device.name}: {what}")
 
 
 class Executor:
@@ -85,6 +117,9 @@ class Executor:
         self.pool = BufferPool()
         self.between = {value: type_ for value, type_ in self._made() if value not in self.outputs.values()}
         """The types of the values that only parts read."""
+        own = {value: name for name, value in self.outputs.items() if value in made}
+        self.shared = self.outputs.keys() - own.values()
+        """Outputs that are inputs of the network, or a value that is another output, too."""
 
     def _made(self) -> Iterator[tuple[str, TensorType]]:
         """The values that parts make, with their types."""
@@ -110,12 +145,18 @@ class Executor:
         what goes wrong on it, :class:`DeviceLostError` where it goes out of service."""
         only = self.parts[0]
         try:
-            outputs = only.resident.run(inputs) if only.device.shares_memory else only.run_with_copies(inputs)
+            outputs = only.run(inputs) if only.device.shares_memory else only.run_with_copies(inputs)
         except DeviceError:
             raise
         except Exception as error:
             raise only.failed(error) from error
-        return {name: outputs[value] for name, value in self.outputs.items()}
+        return self.answer({**inputs, **outputs} if self.shared else outputs)
+
+    def answer(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """The network's outputs, each in memory of its own."""
+        return {
+            name: values[value].copy() if name in self.shared else values[value] for name, value in self.outputs.items()
+        }
 
     def start(self, inputs: Mapping[str, Array], priority: int, done: Done) -> None:
         """Begin a run, whose parts become tasks of their devices."""
@@ -162,14 +203,13 @@ class Execution:
                 self._run_on_host(placed)
             else:
                 self._run_on_device(placed)
+            self._go_on(placed)
         except DeviceLostError:
             raise
         except DeviceError as error:
             self._end(error)
         except Exception as error:  # noqa: BLE001 - it is this run's, whatever it is
             self._end(placed.failed(error))
-        else:
-            self._go_on(placed)
 
     def _run_on_host(self, placed: PlacedPart) -> None:
         inputs = {value: self._values[value] for value in placed.part.takes}
@@ -177,7 +217,7 @@ class Execution:
         outputs = {value: executor.fresh(value, made.type) for value, made in placed.part.graph.outputs.items()}
         into = placed.resident.run_into(inputs, outputs)
         if not into:
-            outputs = placed.resident.run(inputs)
+            outputs = placed.run(inputs)
         with self._lock:
             self._values.update(outputs)
             self._pooled.update(executor.between.keys() & outputs.keys() if into else ())
@@ -189,9 +229,9 @@ class Execution:
         for value in placed.part.takes:
             if value not in tensors:
                 tensors[value] = device.upload(self._values[value])
-        outputs = placed.resident.run({value: tensors[value] for value in placed.part.takes})
+        outputs = placed.run({value: tensors[value] for value in placed.part.takes})
         tensors.update(outputs)
-        copies = {value: device.download(outputs[value]) for value in outputs if value in self.executor.to_host}
+        copies = {value: placed.download(value, outputs[value]) for value in outputs if value in self.executor.to_host}
         with self._lock:
             self._values.update(copies)
         unused = [value for value in outputs if not self._uses_on[value, name]]
@@ -229,6 +269,7 @@ class Execution:
 
     def _end(self, error: Exception | None) -> None:
         """Say what became of it, once; what is left on devices is released there, after what runs there now."""
+        outputs = None if error is not None else self.executor.answer(self._values)
         with self._lock:
             if self._ended:
                 return
@@ -239,11 +280,7 @@ class Execution:
             if not manager.device.shares_memory and (error is not None or tensors):
                 release = partial(_release_all, manager.device, tensors)
                 manager.submit(Task(release, lambda lost: None, what="releasing tensors"))
-        outputs = None if error is not None else self._outputs()
         self._done(outputs, error)
-
-    def _outputs(self) -> dict[str, Array]:
-        return {name: self._values[value] for name, value in self.executor.outputs.items()}
 
 
 def _release_all(device: Device, tensors: dict[str, Tensor]) -> None:
@@ -251,6 +288,7 @@ def _release_all(device: Device, tensors: dict[str, Tensor]) -> None:
         device.release(tensors.popitem()[1])
 
 
-def _release(device: Device, tensors: Iterable[Tensor]) -> None:
-    for tensor in tensors:
-        device.release(tensor)
+def _release(device: Device, tensors: list[Tensor]) -> None:
+    """Release them all, each once, whatever is said about one of them."""
+    while tensors:
+        device.release(tensors.pop())

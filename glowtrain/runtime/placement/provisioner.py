@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from numbers import Integral
+from typing import Any, TypeVar
 
 from glowtrain.backends.base import Backend, Executable
 from glowtrain.backends.device import Device, Resident, ResidentVariables
 from glowtrain.compiler.specialisation import executable_of
 from glowtrain.errors import DeviceError, DeviceLostError, ProvisionError
-from glowtrain.presentation.words import listed
+from glowtrain.presentation.words import kind_of, listed
 from glowtrain.runtime.device.device_manager import DeviceManager, failure
 from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.runtime.placement.executor import Executor, PlacedPart
@@ -155,8 +156,8 @@ class Placing:
     def _lacking(self, stage: int, device: Device) -> str:
         """The operators of a stage that a device does not support, in words."""
         nodes = (node for part in _of_stage(self.largest, stage) for node in part.graph.nodes)
-        lacking = sorted({type(node.operator).__name__ for node in nodes if not device.supports(node.operator)})
-        return listed(lacking) if lacking else ""
+        operators = [node.operator for node in nodes if not _said(device, "supports", device.supports, node.operator)]
+        return listed(sorted({type(operator).__name__ for operator in operators})) if operators else ""
 
     def _bytes(self, stage: int, device: Device) -> int:
         made = self._executables(stage, device.backend)
@@ -164,7 +165,7 @@ class Placing:
             (size, part.name): part for size in self.partitions for part in _of_stage(self.partitions[size], stage)
         }
         variables = sum(array.nbytes for array in self._initial(stage).values())
-        return variables + sum(device.needs(part.graph, made[key]) for key, part in parts.items())
+        return variables + sum(_needs(device, part, made[key]) for key, part in parts.items())
 
     def _initial(self, stage: int) -> dict[str, Array]:
         graphs = (part.graph for part in _of_stage(self.largest, stage))
@@ -175,23 +176,44 @@ class Placing:
     def _load(self, stage: int, manager: DeviceManager, undo: ExitStack) -> None:
         device, what = manager.device, f"loading network {self.name}"
         initial = self._initial(stage)
-        variables = self._on(manager, partial(device.place, initial), what)
+        variables = self._on(manager, partial(device.place, initial), what, ResidentVariables)
         undo.callback(_give_back, manager, variables.free)
         self.variables[stage] = variables
         made = self._executables(stage, device.backend)
         for key, executable in made.items():
-            resident = self._on(manager, partial(device.load, executable, variables), what)
+            resident = self._on(manager, partial(device.load, executable, variables), what, Resident)
             undo.callback(_give_back, manager, resident.free)
             self.residents[key] = resident
 
-    def _on(self, manager: DeviceManager, function: Callable[[], Value], what: str) -> Value:
+    def _on(self, manager: DeviceManager, function: Callable[[], Value], what: str, kind: type[Any]) -> Value:
         """A call on a device's thread, whose errors say where they come from."""
         try:
-            return manager.call(function, what)
+            made = manager.call(function, what)
         except DeviceError:
             raise
         except Exception as error:
             raise failure(manager.device, what, error) from error
+        if not isinstance(made, kind):
+            raise DeviceError(f"{what} on device {manager.name}: it gave {kind_of(made)}, which is no {kind.__name__}")
+        return made
+
+
+def _needs(device: Device, part: Part, executable: Executable) -> int:
+    """The bytes that a device says a function will take."""
+    nbytes: object = _said(device, "needs", device.needs, part.graph, executable)
+    if not isinstance(nbytes, Integral) or nbytes < 0:
+        raise DeviceError(f"device {device.name} says that part {part.name} needs {nbytes!r} bytes")
+    return int(nbytes)
+
+
+def _said(device: Device, what: str, method: Callable[..., Value], *arguments: object) -> Value:
+    """What a device says about itself, whose errors say where they come from."""
+    try:
+        return method(*arguments)
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise failure(device, what, error) from error
 
 
 def _give_back(manager: DeviceManager, free: Callable[[], None]) -> None:
