@@ -13,6 +13,7 @@ from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
 from glowtrain.presentation.words import kind_of
 from glowtrain.runtime.network import Service
+from glowtrain.runtime.partition.fitting import check_partitions
 from glowtrain.runtime.partition.partition import Partition, whole
 from glowtrain.runtime.placement.provisioner import Partitions
 from glowtrain.runtime.signature import NetworkSignature, batch_symbol, gives_rows, open_dims, signature_of
@@ -160,17 +161,17 @@ def _no_batches(name: str, asked: bool, why: str) -> None:
 
 
 def _cut(name: str, graphs: Mapping[int | None, Graph], partition: Partition | Cut | None) -> Partitions:
-    """The parts of each graph. Raises :class:`InputError` where they do not fit together."""
+    """The parts of each graph. Raises :class:`InputError` for what is no partition, :class:`PartitionError` for one of
+    another graph, or that is not well formed."""
     if partition is None:
         return {size: whole(graph) for size, graph in graphs.items()}
-    if not isinstance(partition, Partition):
-        if not callable(partition):
-            raise InputError(f"network {name}: partition is a Partition or a function, not {kind_of(partition)}")
-        return {size: partition(graph) for size, graph in graphs.items()}
-    (size, graph), *others = graphs.items()
-    if others or dict(partition.inputs) != graph.input_types or set(partition.outputs) != set(graph.outputs):
+    if isinstance(partition, Partition) and len(graphs) > 1:
         raise InputError(
-            f"network {name}: the partition is of another graph; for several batch sizes give a function that cuts "
-            "each: partition=lambda graph: ..."
+            f"network {name}: a partition is of one batch size, and there are {len(graphs)}; for several give a "
+            "function that cuts each: partition=lambda graph: ..."
         )
-    return {size: partition}
+    if not isinstance(partition, Partition) and not callable(partition):
+        raise InputError(f"network {name}: partition is a Partition or a function, not {kind_of(partition)}")
+    cut = {size: partition if isinstance(partition, Partition) else partition(graph) for size, graph in graphs.items()}
+    check_partitions(graphs, cut)
+    return cut

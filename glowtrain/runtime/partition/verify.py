@@ -35,8 +35,9 @@ def _parts(partition: Partition) -> Iterator[str]:
         if count > 1:
             yield f"{count} parts are called {name!r}"
     for part in partition.parts:
-        if part.stage < 0:
-            yield f"part {part.name} is of stage {part.stage}; stages are counted from 0"
+        stage: object = part.stage  # whatever somebody wrote by hand
+        if not isinstance(stage, int) or stage < 0:
+            yield f"part {part.name} is of stage {stage!r}; stages are counted from 0"
         try:
             verify_graph(part.graph)
         except GraphError as error:
