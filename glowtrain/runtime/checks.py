@@ -3,9 +3,14 @@ and gives back the rest."""
 
 from __future__ import annotations
 
+import sys
+from threading import TIMEOUT_MAX
 from typing import Any
 
 from glowtrain.errors import InputError
+
+LONGEST = TIMEOUT_MAX
+"""Seconds that a thread can wait."""
 
 
 def check_request(priority: Any, timeout: Any) -> None:
@@ -17,14 +22,18 @@ def check_request(priority: Any, timeout: Any) -> None:
 
 
 def positive(number: Any) -> bool:
-    """Whether it is a number above 0; raises nothing."""
-    return isinstance(number, (int, float)) and not isinstance(number, bool) and number > 0
+    """Whether it is a number above 0; raises nothing. A whole number that no float is as large as is none."""
+    if isinstance(number, int) and not isinstance(number, bool):
+        return 0 < number <= sys.float_info.max
+    return isinstance(number, float) and number > 0
 
 
 def seconds(what: str, number: Any) -> float:
     """A time from 0."""
     if not isinstance(number, (int, float)) or isinstance(number, bool) or not 0 <= number < float("inf"):
         raise InputError(f"{what} is a number of seconds from 0, not {number!r}")
+    if number > LONGEST:
+        raise InputError(f"{what} is longer than a thread can wait ({LONGEST:,.0f} seconds)")
     return float(number)
 
 

@@ -156,11 +156,11 @@ class HostManager:
         managers = self._chosen(devices)
         parts = len(managers) if parts is None else count("parts", parts)
         managers = managers[:parts]
-        count("batch_size", batch_size)
+        count("batch_size", batch_size), count("queue", queue)
         with ExitStack() as undo:
             placed = placed_training(text("a training's name", name), trainer, batch_size, parts, managers, undo)
             undo.pop_all()
-        training = TrainingNetwork(name, trainer, batch_size, parts, placed, count("queue", queue))
+        training = TrainingNetwork(name, trainer, batch_size, parts, placed, queue, self._registry.drop_training)
         self._registry.add_training(training)
         if (closed := self._registry.closed) is not None:
             training.close(closed)
@@ -218,8 +218,9 @@ class HostManager:
         for at most ``timeout`` seconds, and leaves its devices. Raises :class:`UnknownNetworkError`, and
         :class:`DeviceError` where a device did not unload it; it is taken out all the same."""
         self._check_thread("remove_network")
+        deadline = Deadline.after(timeout)
         network = self._registry.take_out(name, version)
-        _raise_first(self._retiring.retire(network, "it was removed", drain, Deadline.after(timeout)))
+        _raise_first(self._retiring.retire(network, "it was removed", drain, deadline))
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -265,7 +266,8 @@ class HostManager:
             return self._waited(self.run(name, inputs, outputs=outputs, priority=priority, timeout=timeout))
         call = NetworkCall(name, inputs, version, outputs, priority, timeout)
         self._registry.check_open()
-        return self._waited(self._asked(call, Network.enqueue if timeout else Network.run_or_enqueue, copied=False))
+        later = timeout or self._watch.on_thread  # a device that hangs must not have the thread that looks for that
+        return self._waited(self._asked(call, Network.enqueue if later else Network.run_or_enqueue, copied=False))
 
     def _asked(
         self, call: NetworkCall, ask: Callable[[Network, NetworkRequest], RequestFuture], *, copied: bool
@@ -317,9 +319,9 @@ class HostManager:
         ``drain=False`` failed); networks leave their devices, whose threads end. Raises :class:`DeviceError` where a
         device did not unload a network; everything has ended all the same."""
         self._check_thread("close")
+        deadline, why = Deadline.after(timeout), "the runtime is closed"
         if not self._registry.close(drain=drain):
             return
-        deadline, why = Deadline.after(timeout), "the runtime is closed"
         if drain:
             self._registry.pipelines.drained(deadline.left)
         networks = self._registry.empty()
@@ -327,7 +329,7 @@ class HostManager:
             network.close(why)
         problems = [problem for each in networks for problem in self._retiring.retire(each, why, drain, deadline)]
         for training in self._registry.trainings:
-            training.close(why)
+            problems += training.close(why, drain=drain, deadline=deadline)
         self._registry.wait_for_adding(deadline.left)
         self._watch.end()
         for manager in self.managers.values():
@@ -335,11 +337,12 @@ class HostManager:
         _raise_first(problems)
 
     def _check_thread(self, what: str) -> None:
-        """Raise :class:`InputError` on a device's own thread for what waits for devices."""
-        if any(manager.on_thread for manager in self.managers.values()):
+        """Raise :class:`InputError` on a thread that answers requests, for what waits for answers."""
+        if self._watch.on_thread or any(manager.on_thread for manager in self.managers.values()):
+            whose = "the runtime's own thread" if self._watch.on_thread else "a device's own thread"
             raise InputError(
-                f"{what} was called by a device's own thread, which answers requests: it would wait for itself; in a "
-                "callback of a future use run, or another thread"
+                f"{what} was called by {whose}, which answers requests: it would wait for itself; in a callback of a "
+                "future use run, or another thread"
             )
 
 

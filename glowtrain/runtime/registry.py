@@ -34,6 +34,8 @@ class Registry:
         self._lock, self.closed = Condition(), why
         for network in self.networks():
             network.renew(why)
+        for training in self.trainings:
+            training.renew(why)
         self._networks, self.pipelines = {}, Pipelines()
 
     def check_open(self) -> None:
@@ -123,9 +125,14 @@ class Registry:
         """Have a pipeline found by its name. Raises :class:`InputError` where that is taken."""
         with self._lock:
             self.check_open()
-            if pipeline.name in self._networks or pipeline.name in self.pipelines:
+            if pipeline.name in {*self._networks, *self.pipelines.names, *(name for name, _ in self._adding)}:
                 raise InputError(f"there is a network or pipeline {pipeline.name} already")
             self.pipelines.add(pipeline)
+
+    def drop_training(self, training: TrainingNetwork) -> None:
+        """A training has ended by itself."""
+        with self._lock:
+            self.trainings = tuple(each for each in self.trainings if each is not training)
 
     def add_training(self, training: TrainingNetwork) -> None:
         """Have a training end with the rest."""

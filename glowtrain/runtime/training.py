@@ -23,7 +23,9 @@ from glowtrain.errors import DeviceLostError, InputError, NonFiniteError, QueueF
 from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph
 from glowtrain.modes.variables import with_values
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.words import kind_of, plural
+from glowtrain.runtime.checks import seconds
+from glowtrain.runtime.deadline import NEVER, Deadline, in_threads
 from glowtrain.runtime.device.device_manager import DeviceManager, Task
 from glowtrain.runtime.partition.partition import Part, Partition, whole
 from glowtrain.runtime.placement.executor import Executor
@@ -68,13 +70,24 @@ class TrainingNetwork:
     """
 
     def __init__(
-        self, name: str, trainer: Trainer, batch_size: int, parts: int, placements: Sequence[Placed], queue: int
+        self,
+        name: str,
+        trainer: Trainer,
+        batch_size: int,
+        parts: int,
+        placements: Sequence[Placed],
+        queue: int,
+        gone: Callable[[TrainingNetwork], None],
     ) -> None:
+        """``gone`` is told when it has left its devices."""
         self.name = name
         self.trainer = trainer
         self.batch_size = batch_size
         self.limit = queue
         self.parts = parts
+        self.ended = False
+        """Whether it has left its devices."""
+        self._gone = gone
         self._placements = list(placements)
         devices, cut = len(placements), parts > 1
         self._runners = [
@@ -86,6 +99,12 @@ class TrainingNetwork:
         self._stopped: Exception | None = None
         self._differ = False
         """Whether devices have different variables."""
+
+    def renew(self, why: str) -> None:
+        """In a child of fork, which has no devices."""
+        self._changed = Condition()
+        self._queue.clear()
+        self._running, self._stopped = None, self._stopped or UnavailableError(why)
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -115,6 +134,7 @@ class TrainingNetwork:
         """
         if type(ahead) is not int or not 0 <= ahead < self.limit:
             raise InputError(f"ahead is a number of batches from 0 to {self.limit - 1}, not {ahead!r}")
+        self._check_thread("fit")
         losses: list[float] = []
         waiting: deque[RequestFuture] = deque()
         for batch in batches:
@@ -146,15 +166,23 @@ class TrainingNetwork:
         return {name: array[rows] if array.ndim else array for name, array in step.arrays.items()}
 
     def _begin_next(self) -> None:
+        """Have the devices make the first step that was not cancelled, if none is being made."""
+        while (step := self._next()) is not None:
+            if step.future.begin():
+                self._make(step)
+                return
+            with self._changed:
+                self._running = None
+
+    def _next(self) -> TrainingStep | None:
         with self._changed:
             if self._running is not None or not self._queue:
                 self._changed.notify_all()
-                return
-            step = self._running = self._queue.popleft()
-            cancelled = not step.future.begin()
-        if cancelled:
-            self._ended(step, None, None)
-            return
+                return None
+            self._running = self._queue.popleft()
+            return self._running
+
+    def _make(self, step: TrainingStep) -> None:
         parts = [(runner, number) for runner in self._runners for number in runner.parts]
         step.waiting = len(parts)
         for runner, number in parts:
@@ -207,7 +235,7 @@ class TrainingNetwork:
             self._running = None
         if error is not None:
             step.future.set_exception(error)
-        elif loss is not None:
+        else:
             step.future.set_result(loss)
         self._begin_next()
 
@@ -215,12 +243,17 @@ class TrainingNetwork:
         """A device is gone, and with it what it was to add: nothing goes on."""
         with self._changed:
             self._stopped = self._stopped or error
+        waiting = self._taken()
+        self._ended(step, None, error)
+        _fail(waiting, error)
+
+    def _taken(self) -> list[TrainingStep]:
+        """The steps that wait, taken out."""
+        with self._changed:
             waiting = list(self._queue)
             self._queue.clear()
-        self._ended(step, None, error)
-        for each in waiting:
-            if each.future.begin():
-                each.future.set_exception(error)
+            self._changed.notify_all()
+        return waiting
 
     def _check_going(self) -> None:
         if self._stopped is not None:
@@ -231,9 +264,13 @@ class TrainingNetwork:
     def variables(self) -> dict[str, Array]:
         """All variables as they are after the steps asked for so far, by name.
 
-        Raises :class:`UnavailableError` where no device is left that has them.
+        Raises :class:`UnavailableError` where no device is left that has them, :class:`InputError` in a callback of a
+        step, which would wait for itself.
         """
-        self.wait()
+        self._check_thread("variables")
+        self._idle(None)
+        if self.ended:
+            raise UnavailableError(f"training {self.name} has left its devices: {self._stopped}")
         if self._differ:
             raise UnavailableError(
                 f"training {self.name}: not all devices made the last update; go back to a checkpoint"
@@ -245,27 +282,52 @@ class TrainingNetwork:
         raise UnavailableError(f"training {self.name}: no device is left that has its variables")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all steps have been made; False where that takes longer than ``timeout`` seconds."""
+        """Wait until all steps have been made; False where that takes longer than ``timeout`` seconds. Raises
+        :class:`InputError` in a callback of a step."""
+        self._check_thread("wait")
+        return self._idle(None if timeout is None else seconds("timeout", timeout))
+
+    def _check_thread(self, what: str) -> None:
+        """Raise :class:`InputError` on the thread of a device, which has yet to make the steps that are waited for."""
+        if any(runner.manager.on_thread for runner in self._runners):
+            raise InputError(
+                f"{what} was called by a device's own thread, which makes the steps: it would wait for itself; in a "
+                "callback of a step use another thread"
+            )
+
+    def _idle(self, timeout: float | None) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: self._running is None and not self._queue, timeout)
 
     def finish(self) -> None:
         """Wait for all steps, give the trainer its variables, and leave the devices. Raises what :meth:`variables`
         does; the devices are left all the same."""
+        self._check_thread("finish")
         try:
             self.trainer.set_variables(self.variables())
         finally:
-            self.close("it is finished")
+            problems = self.close("it is finished")
+        for problem in problems:
+            raise problem
 
-    def close(self, why: str) -> None:
-        """Leave the devices; variables that nobody has asked for are gone."""
+    def close(self, why: str, *, drain: bool = True, deadline: Deadline = NEVER) -> list[Exception]:
+        """Make the steps that wait (or, without ``drain``, fail them) until a deadline, and leave the devices; what
+        these did not do. Variables that nobody has asked for are gone."""
+        error = UnavailableError(f"training {self.name}: {why}")
         with self._changed:
-            stopped, self._stopped = self._stopped, self._stopped or UnavailableError(why)
-        if stopped is None:
-            self.wait()
-        placements, self._placements = self._placements, []
-        for placed in placements:
-            placed.release()
+            self._stopped = self._stopped or UnavailableError(why)
+        if not drain or not self._idle(deadline.left):
+            _fail(self._taken(), error)
+            self._idle(deadline.left)  # what runs ends by itself
+        placements, self._placements, self.ended = self._placements, [], True
+        self._gone(self)
+        return in_threads([placed.release for placed in placements], deadline)
+
+
+def _fail(steps: Iterable[TrainingStep], error: Exception) -> None:
+    for step in steps:
+        if step.future.begin():
+            step.future.set_exception(error)
 
 
 class _Runner:
@@ -300,6 +362,8 @@ def placed_training(
 
     Raises :class:`InputError` for a batch that cannot be cut so, :class:`ProvisionError` where it does not fit.
     """
+    if not isinstance(trainer, Trainer):
+        raise InputError(f"training {name}: it is a Trainer that is trained, not {kind_of(trainer)}")
     if batch_size % parts:
         raise InputError(f"training {name}: a batch of {batch_size} cannot be cut into {parts} equal parts")
     found = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 
 from glowtrain.runtime.deadline import Deadline
 from glowtrain.runtime.device.device_manager import DeviceManager
@@ -29,6 +29,11 @@ class RuntimeWatch:
         self._ended = Event()
         self._thread = Thread(target=self._rounds, name="runtime watch", daemon=True)
         self._thread.start()
+
+    @property
+    def on_thread(self) -> bool:
+        """Whether this is its thread, which runs callbacks of requests that are late."""
+        return current_thread() is self._thread
 
     def end(self) -> None:
         """No more rounds."""

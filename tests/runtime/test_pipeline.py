@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from time import sleep
 
@@ -156,6 +157,18 @@ def test_names_are_taken_once() -> None:
             _chain(host)
         with pytest.raises(InputError, match="already"):
             host.add_network("six", _scaled("six", 1.0))
+
+
+def test_a_name_is_taken_while_its_network_is_loaded() -> None:
+    gate = Gate("load")
+    with HostManager([ScriptedDevice(before=gate)], time_limit=None) as host, ThreadPoolExecutor(1) as pool:
+        gate.close()
+        adding = pool.submit(host.add_network, "both", _scaled("both", 2.0))
+        assert gate.reached.wait(60)
+        with pytest.raises(InputError, match="there is a network or pipeline both already"):
+            host.add_pipeline("both", [Link("a")], {"y": "a.y"})
+        gate.open()
+        assert adding.result(60) is host.network("both")
 
 
 @pytest.mark.parametrize("drain", [True, False])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -19,9 +22,11 @@ from glowtrain.errors import (
     UnavailableError,
 )
 from glowtrain.graph import Template
-from glowtrain.runtime import HostDevice, HostManager, cpu_devices
+from glowtrain.runtime import HostDevice, HostManager, TrainingNetwork, cpu_devices
 from glowtrain.runtime.conformance import PoisonedDevice
 from glowtrain.types import Array
+from tests.runtime.devices import Failing as FailingCall
+from tests.runtime.devices import Gate, ScriptedDevice, joined
 
 BATCH = 12
 
@@ -299,3 +304,122 @@ def test_arrays_of_a_step_may_be_written_to(parts: int) -> None:
                 steps.append(training.step(buffer if same else batch))
             losses.append([step.result() for step in steps])
     assert losses[0] == losses[1]
+
+
+# --- its end ----------------------------------------------------------------------------------------------------------
+
+
+def test_steps_that_wait_may_all_be_cancelled() -> None:
+    gate = Gate()
+    with HostManager([ScriptedDevice(before=gate)], time_limit=None) as host:
+        training = host.add_training("net", _trainer(), batch_size=BATCH, queue=2000)
+        (batch,) = _batches(1)
+        gate.close()
+        first = training.step(batch)
+        assert gate.reached.wait(60)
+        waiting = [training.step(batch) for _ in range(1500)]
+        last = training.step(batch)
+        assert all(future.cancel() for future in waiting)
+        gate.open()
+        assert first.result(60) > last.result(60) > 0
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_the_end_does_not_wait_longer_than_it_may(drain: bool) -> None:
+    gate = Gate()
+    host = HostManager([ScriptedDevice(before=gate)], time_limit=None)
+    training = host.add_training("net", _trainer(), batch_size=BATCH)
+    gate.close()
+    running, *waiting = [training.step(batch) for batch in _batches(3)]
+    assert gate.reached.wait(60)
+    host.close(drain=drain, timeout=0.05)
+    assert not running.done()
+    for future in waiting:
+        with pytest.raises(UnavailableError, match="training net: the runtime is closed"):
+            future.result(0)
+    gate.open()
+    assert np.isfinite(running.result(60))
+
+
+def test_the_end_fails_steps_that_need_not_be_made() -> None:
+    """Without draining; the one that runs is waited for."""
+    gate = Gate()
+    host = HostManager([ScriptedDevice(before=gate)], time_limit=None)
+    training = host.add_training("net", _trainer(), batch_size=BATCH)
+    gate.close()
+    running, waiting = [training.step(batch) for batch in _batches(2)]
+    assert gate.reached.wait(60)
+    waiting.add_done_callback(lambda _: gate.open())
+    host.close(drain=False)
+    assert np.isfinite(running.result(0))
+    assert isinstance(waiting.exception(0), UnavailableError)
+
+
+def test_everything_ends_where_a_device_does_not_unload() -> None:
+    device = ScriptedDevice(before=FailingCall("free", ValueError("no"), ever=True))
+    host = HostManager([device, *cpu_devices(1, threads=1)])
+    host.add_training("net", _trainer(), batch_size=BATCH)
+    with pytest.raises(DeviceError, match="unloading failed on device cpu: ValueError: no"):
+        host.close()
+    joined("device cpu", "runtime watch")
+
+
+def test_what_is_finished_is_let_go() -> None:
+    with HostManager(cpu_devices(2, threads=1)) as host:
+        trainer = _trainer()
+        training = host.add_training("net", trainer, batch_size=BATCH)
+        training.fit(_batches(1))
+        training.finish()
+        with pytest.raises(UnavailableError, match="training net has left its devices: it is finished"):
+            training.variables()
+        left = weakref.ref(training), weakref.ref(trainer)
+        del training, trainer
+        gc.collect()
+        assert [each() for each in left] == [None, None]
+
+
+@pytest.mark.parametrize("wrong", [{"queue": 0}, {"batch_size": 0}, {"parts": 5}])
+def test_what_cannot_be_meant_leaves_nothing(wrong: dict) -> None:
+    with HostManager(cpu_devices(2, threads=1)) as host:
+        with pytest.raises(InputError):
+            host.add_training("net", _trainer(), **{"batch_size": BATCH, **wrong})
+        assert [status.used for status in host.status()] == [0, 0]
+
+
+@pytest.mark.parametrize("trainer", [None, 5, _model()])
+def test_only_trainers_are_trained(trainer: object) -> None:
+    with (
+        HostManager(cpu_devices(1, threads=1)) as host,
+        pytest.raises(InputError, match="it is a Trainer that is trained, not"),
+    ):
+        host.add_training("net", trainer, batch_size=BATCH)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+def test_a_child_of_fork_does_not_wait_for_steps() -> None:
+    gate = Gate()
+    with HostManager([ScriptedDevice(before=gate)], time_limit=None) as host:
+        training = host.add_training("net", _trainer(), batch_size=BATCH)
+        gate.close()
+        running = training.step(next(_batches(1)))
+        assert gate.reached.wait(60)
+        child = os.fork()
+        if not child:
+            os._exit(_wrong_in_the_child(training))
+        gate.open()
+        assert os.waitpid(child, 0)[1] == 0
+        assert np.isfinite(running.result(60))
+
+
+def _wrong_in_the_child(training: TrainingNetwork) -> int:
+    """The number of what went wrong."""
+    (batch,) = _batches(1)
+    for number, attempt in enumerate((lambda: training.step(batch), training.variables, training.finish), 1):
+        try:
+            attempt()
+        except UnavailableError:
+            continue
+        except BaseException:  # noqa: BLE001 - a child does not go on into pytest
+            return number
+        return number
+    return 0 if training.wait(60) else 4

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock
+from functools import partial
+from threading import Lock, current_thread, main_thread
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +31,11 @@ class RequestFuture(Future[Any]):
         super().__init__()
         self._turn = Lock()
         self._begun = False
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """Call ``fn`` with this future when it is done. What it raises is logged, whatever it is: the thread that calls
+        it has other answers to give."""
+        super().add_done_callback(partial(_call, fn))
 
     def begin(self) -> bool:
         """From now on it cannot be cancelled. Whether that is so by this call, and it had not been cancelled."""
@@ -49,6 +55,17 @@ class RequestFuture(Future[Any]):
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self).__await__()
+
+
+def _call(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+    try:
+        fn(future)
+    except Exception:
+        raise  # Python's future logs it
+    except BaseException as error:
+        if current_thread() is main_thread():  # an interrupt of the whole program
+            raise
+        raise RuntimeError(f"a callback raised {type(error).__name__}, which ends no thread of the runtime") from error
 
 
 class Teller(Protocol):
