@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from glowtrain.backends.base import Artifact, Backend, Compile, Executable, Instance
 from glowtrain.backends.container import pack, unpack
 from glowtrain.backends.state import State
@@ -78,7 +80,8 @@ class InterpretedInstance(Instance):
         environment = evaluate(self.graph, inputs, present)
         for variable, value in self.graph.updates.items():
             self.state.write(variable.name, environment[value])
-        return {name: environment[value] for name, value in self.graph.outputs.items()}
+        # a value may be an input, a constant or a view of one: whoever called may write to the outputs
+        return {name: np.array(environment[value], order="C") for name, value in self.graph.outputs.items()}
 
 
 def evaluate(graph: Graph, inputs: Mapping[str, Array], state: Mapping[str, Array] | None = None) -> dict[Value, Array]:

@@ -347,7 +347,7 @@ class _Runner:
 
 def _run(function: Executor, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """A function on what it takes of the inputs, on its device's thread."""
-    return function.run({name: np.ascontiguousarray(inputs[name]) for name in function.parts[0].part.takes})
+    return function.run({name: np.asarray(inputs[name], order="C") for name in function.parts[0].part.takes})
 
 
 def _check(function: Executor, inputs: Mapping[str, Array]) -> None:

@@ -52,7 +52,7 @@ def example_inputs(graph: Graph, generator: np.random.Generator) -> dict[str, Ar
         numbers = np.zeros(value.shape) if value.name in moved else None
         if numbers is None:
             numbers = _numbers(value.shape, value.dtype.numpy, allowed.get(value.name), generator)
-        found[value.name] = np.ascontiguousarray(numbers, dtype=value.dtype.numpy)
+        found[value.name] = np.asarray(numbers, value.dtype.numpy, order="C")
     return found
 
 

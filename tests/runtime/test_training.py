@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
+from glowtrain.backends.discovery import backend_names
 from glowtrain.errors import (
     DeviceError,
     DeviceLostError,
@@ -114,6 +115,23 @@ def test_a_device_with_memory_of_its_own_trains_to_the_same_bits() -> None:
         assert second.fit(_batches(3)) == losses
         second.finish()
     assert all(array.tobytes() == usual.variables()[name].tobytes() for name, array in poisoned.variables().items())
+
+
+@pytest.mark.parametrize("backend", backend_names())
+@pytest.mark.parametrize("count", [1, 2])
+def test_every_backend_trains(backend: str, count: int) -> None:
+    """Hyperparameters and the counter of random numbers have no axes, and none is added on the way."""
+    alone, split = _trainer(accumulate=count), _trainer()
+    for batch in _batches(2):
+        for part in range(count):
+            alone.step(_rows(batch, part, count))
+    with HostManager([HostDevice(str(number), backend) for number in range(count)]) as host:
+        training = host.add_training("net", split, batch_size=BATCH)
+        training.fit(_batches(2))
+        training.finish()
+    expected = alone.variables()
+    for name, array in split.variables().items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_hyperparameters_are_those_of_the_time_of_asking() -> None:

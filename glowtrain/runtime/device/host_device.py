@@ -52,7 +52,7 @@ class HostResident(Resident):
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if (outputs := self.instance.run_fitting(inputs)) is not None:
             return outputs
-        return self.instance.run({name: np.ascontiguousarray(array) for name, array in inputs.items()})
+        return self.instance.run({name: np.asarray(array, order="C") for name, array in inputs.items()})
 
     def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Array]) -> bool:
         if not all(array.flags.c_contiguous for array in inputs.values()):
