@@ -1,4 +1,4 @@
-"""What is there when it is first used: modules, and attributes of objects.
+"""What is there when it is first used: modules, attributes of objects, and what functions say of objects.
 
 What only compiling needs must not cost a process anything that finds its code compiled on disk. The plain import
 stands beside, for type checkers and the import linter::
@@ -12,10 +12,14 @@ stands beside, for type checkers and the import linter::
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, TypeVarTuple, overload
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+Subject = TypeVar("Subject")
+Details = TypeVarTuple("Details")
 
 
 class Deferred:
@@ -51,3 +55,20 @@ class cached_property(functools.cached_property[T_co]):
         value: T_co = self.func(instance)
         instance.__dict__[self.attrname] = value
         return value
+
+
+def remembered(function: Callable[[Subject, *Details], T]) -> Callable[[Subject, *Details], T]:
+    """A function of an object that never changes, and of hashable details: what it says is kept with the object.
+
+    Passes ask the same again of instructions that they and others left as they are.
+    """
+    attribute = f"{function.__module__}.{function.__qualname__}"
+
+    @functools.wraps(function)
+    def answer(subject: Subject, *details: *Details) -> T:
+        known: dict[tuple[*Details], T] = subject.__dict__.setdefault(attribute, {})
+        if details not in known:
+            known[details] = function(subject, *details)
+        return known[details]
+
+    return answer

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from glowtrain.deferred import cached_property
+from glowtrain.deferred import cached_property, remembered
 from glowtrain.loops import (
     Accumulate,
     Buffer,
@@ -164,7 +164,13 @@ class Instruction:
 
     def with_buffers(self, new: Mapping[Buffer, Buffer]) -> Self:
         """The same on other buffers; itself where it touches none of those that ``new`` replaces."""
-        return self if new.keys().isdisjoint(self.touched) else self._on(new)
+        if new.keys().isdisjoint(self.touched):
+            return self
+        return self._instead(tuple([(buffer, new[buffer]) for buffer in self.operands if buffer in new]))
+
+    @remembered
+    def _instead(self, new: tuple[tuple[Buffer, Buffer], ...]) -> Self:
+        return self._on(dict(new))
 
     @cached_property
     def operands(self) -> list[Buffer]:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from glowtrain.deferred import cached_property
+from glowtrain.deferred import cached_property, remembered
 from glowtrain.loops import (
     FUNCTIONS,
     Apply,
     Cast,
     Const,
     Expr,
+    FlatStatement,
     For,
     Index,
     Load,
@@ -217,10 +218,16 @@ def _uncast(expr: Expr) -> Expr:
 def contractions(body: Sequence[Statement]) -> Iterator[tuple[Reduce, Load, Load]]:
     """Every contraction in a body; one in blocks is one."""
     for statement in evaluations(body):
-        blocked = list(filter(None, map(blocked_operands, statement.reductions)))
-        blocks = [total.body for total, _, _ in blocked]
-        whole = (contraction_operands(reduction) for reduction in statement.reductions if reduction not in blocks)
-        yield from (*blocked, *filter(None, whole))
+        if statement.reductions:
+            yield from _contractions(statement)
+
+
+@remembered
+def _contractions(statement: FlatStatement) -> tuple[tuple[Reduce, Load, Load], ...]:
+    blocked = list(filter(None, map(blocked_operands, statement.reductions)))
+    blocks = [total.body for total, _, _ in blocked]
+    whole = (contraction_operands(reduction) for reduction in statement.reductions if reduction not in blocks)
+    return (*blocked, *filter(None, whole))
 
 
 def is_linear(load: Load) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
+from glowtrain.deferred import remembered
 from glowtrain.loops import Buffer, Expr, For, Let, Statement, Store, evaluations
 from glowtrain.program.analysis.kernel_facts import box, contractions, covers, summed_indices
 from glowtrain.program.passes.rows_in_place import same_element
@@ -21,6 +22,7 @@ LONG = 4096
 convolution over 64 images of 24x24 take 2.8 times as long in one go."""
 
 
+@remembered
 def homes_of_sums(instruction: Instruction) -> list[Buffer]:
     """Activations that a contraction writes and does not read, where something else that it writes has room for sums
     that are not :data:`LONG`: a buffer that it reads at the element that it writes alone."""

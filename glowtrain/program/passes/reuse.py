@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from glowtrain.deferred import remembered
 from glowtrain.loops import Accumulate, Buffer, Expr, For, Let, Load, Store, evaluations, statements
 from glowtrain.loops.views import viewed
 from glowtrain.program.analysis.kernel_facts import box, contractions, covers
@@ -97,6 +98,7 @@ def pairs(instruction: Instruction, ending: set[Buffer], sums: bool = True) -> I
             yield result, taken
 
 
+@remembered
 def _takes(loop: For, result: Buffer, operand: Buffer) -> bool:
     """Whether each element of a result may overwrite the operand's: it is the only one read there, and before."""
     if result.kind != "activation" or not _has_room(operand, result):

@@ -107,7 +107,7 @@ class Reordering:
         group, stay = _Group([order[position]]), list[Instruction]()
         for other in reversed(order[before:position]):
             over = group.overwrites(other)
-            if over is None and other.written.isdisjoint(group.copies):
+            if over is None and len(group.members) < MOST_ALONG and other.written.isdisjoint(group.copies):
                 group.add(other)
                 continue
             if over is None:
@@ -115,7 +115,7 @@ class Reordering:
             fresh = {buffer: group.copies.get(buffer) or self._copy_of(buffer) for buffer in over}
             group.copies.update(fresh)
             stay.append(other.with_buffers(fresh))
-        if not stay or len(group.members) > MOST_ALONG or sum(b.type.nbytes for b in group.copies) > most:
+        if not stay or sum(b.type.nbytes for b in group.copies) > most:
             return None
         copied = [_copying(variable, copy) for variable, copy in group.copies.items()]
         return [*order[:before], *copied, *reversed(group.members), *reversed(stay), *order[position + 1 :]]
