@@ -429,6 +429,23 @@ def test_rows_that_others_wrote_are_copied_whole(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("width", ["256", "512"])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_a_matrix_from_memory_is_read_over_few_pages_at_once(rows: int, width: str) -> None:
+    """Where few rows use it nothing is copied first; many rows have it packed, and one that caches hold needs neither."""
+    product, small, large = (
+        matmul(rows, 1024, 96),
+        replace(WIDTHS[width], l2=1 << 17),
+        replace(WIDTHS[width], l2=1 << 20),
+    )
+    few = generate(product, "contract", small).plan
+    assert f"chunk k/{rates.FOLLOWED}" in few
+    assert "pack" not in few
+    assert "pack_b" in generate(matmul(64, 1024, 96), "contract", small).plan
+    assert f"chunk k/{rates.FOLLOWED}" not in generate(product, "contract", large).plan
+    check(product, small)
+
+
+@pytest.mark.parametrize("width", ["256", "512"])
 @pytest.mark.parametrize("columns", [200, 210])
 @pytest.mark.parametrize("form", ["NN", "NT", "TN"])
 def test_columns_are_packed_in_blocks(form: str, columns: int, width: str, monkeypatch: pytest.MonkeyPatch) -> None:

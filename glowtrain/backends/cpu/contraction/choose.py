@@ -14,6 +14,7 @@ from math import ceil, prod
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.cost import (
     Candidate,
+    comes_from_memory,
     compute,
     inner_reduction,
     kept_partials,
@@ -322,7 +323,8 @@ def _continues(problem: Problem) -> bool:
 
 
 def _part_sizes(x: Candidate) -> Iterator[int]:
-    """Steps after which a tile's columns fill the first-level cache, or all that is read the second-level one."""
+    """Steps after which a tile's columns fill the first-level cache, or all that is read the second-level one; where B
+    comes from memory, steps over as many pages as prefetchers follow."""
     mean = compute(x, ())[1]
     a, b = stream(x, "a", mean.a), stream(x, "b", mean.b)
     l1, first = x.machine.l1, 0.0
@@ -330,9 +332,10 @@ def _part_sizes(x: Candidate) -> Iterator[int]:
         first = min(rates.PART_OF_B_IN_L1 * l1 * b.share / b.lines, rates.PART_IN_L1 * l1 / (a.lines + b.lines))
     every = range(len(x.problem.loops))
     second = x.steps * (x.machine.l2 // 2) // (x.footprint("a", every) + x.footprint("b", every))
-    yield from (
-        int(steps) for steps in (first, 2 * first, second) if rates.LEAST_PART <= steps < rates.LARGEST_PART * x.steps
-    )
+    most = rates.LARGEST_PART * x.steps
+    yield from (int(steps) for steps in (first, 2 * first, second) if rates.LEAST_PART <= steps < most)
+    if comes_from_memory(x) and most > rates.FOLLOWED:
+        yield rates.FOLLOWED
 
 
 def _chunks(x: Candidate, kinds: Sequence[str], steps: int) -> tuple[tuple[int, int], ...]:

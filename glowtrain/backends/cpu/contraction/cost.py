@@ -264,7 +264,10 @@ def _copied(x: Candidate, operand: str) -> float:
     near = any(x.stride(operand, i) == 1 for i in range(len(loops)) if i != inner)
     each = rates.COPY if x.stride(operand, inner) == 1 else rates.TRANSPOSITION if near else rates.SCATTER
     far = _away(x) * x.problem.size / 4 if operand == "b" else 0.0
-    return elements * (each * rates.COPY_LANES / x.machine.width + far) + rates.COPY_CALL
+    copied = each * rates.COPY_LANES / x.machine.width
+    if operand == "b" and comes_from_memory(x):
+        copied = max(copied, x.problem.bytes_of("b") * _first_time(x))
+    return elements * (copied + far) + rates.COPY_CALL
 
 
 def _away(x: Candidate) -> float:
@@ -325,6 +328,26 @@ def stream(x: Candidate, operand: str, elements: float) -> Stream:
     )
 
 
+def comes_from_memory(x: Candidate) -> bool:
+    """Whether B's rows are pages apart, and all of it is more than the second level holds, however little of it a part
+    of the sum reads."""
+    apart = x.stride("b", inner_reduction(x, "b")) * x.problem.bytes_of("b")
+    every = range(len(x.problem.loops))
+    return apart >= PAGE and x.footprint("b", every, x.problem.extents) > rates.ONE_IN_L2 * x.machine.l2
+
+
+def _first_time(x: Candidate) -> float:
+    """Cycles for a byte of B that is read for the first time, from memory."""
+    return 1 / THIRD_LEVEL + (rates.NOT_FOLLOWED / LINE if x.steps > rates.FOLLOWED else 0.0)
+
+
+def _times(x: Candidate) -> float:
+    """How many tiles of rows read the same columns of B, one after another."""
+    rows = [i for i in x.problem.outputs if x.stride("a", i) and not x.stride("b", i)]
+    tiled = dict(x.tile)
+    return prod(ceil(x.problem.loops[i].extent / tiled.get(i, 1)) for i in rows)
+
+
 def _shared(x: Candidate, operand: str) -> float:
     """The part of what a step touches that steps before it have not touched: taps of a window slide over the rest."""
     part, strides = 1.0, x.problem.strides(operand)
@@ -349,6 +372,8 @@ def traffic(x: Candidate, mean: _Average) -> float:
     if not (together and steps * b.lines <= rates.B_IN_L1 * l1 * b.share):
         cycles += b.lines / (b.rate if steps * b.lines <= rates.ONE_IN_L2 * l2 * b.share else THIRD_LEVEL)
         cycles += rates.OTHER_PAGES if b.far and steps > rates.MANY_STEPS else 0
+    if not x.pack_b and comes_from_memory(x):
+        cycles += max(0.0, b.lines * _first_time(x) - cycles) / _times(x)
     rows = [i for i in x.problem.outputs if i != x.vec]
     if x.footprint("a", [*rows, *x.problem.reductions]) > l1 // 2:
         kept = together and steps * a.lines <= rates.A_IN_L1 * l1 * a.share
