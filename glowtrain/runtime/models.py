@@ -12,8 +12,8 @@ from glowtrain.graph import Graph, Template, no_model
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
 from glowtrain.presentation.words import kind_of
+from glowtrain.runtime.fitting import check_partitions
 from glowtrain.runtime.network import Service
-from glowtrain.runtime.partition.fitting import check_partitions
 from glowtrain.runtime.partition.partition import Partition, whole
 from glowtrain.runtime.placement.provisioner import Partitions
 from glowtrain.runtime.signature import NetworkSignature, batch_symbol, gives_rows, open_dims, signature_of

@@ -431,7 +431,7 @@ def test_rows_that_others_wrote_are_copied_whole(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("width", ["256", "512"])
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_a_matrix_from_memory_is_read_over_few_pages_at_once(rows: int, width: str) -> None:
-    """Where few rows use it nothing is copied first; many rows have it packed, and one that caches hold needs neither."""
+    """Where few rows use it nothing is copied first; many rows have it packed, and one in the caches needs neither."""
     product, small, large = (
         matmul(rows, 1024, 96),
         replace(WIDTHS[width], l2=1 << 17),
