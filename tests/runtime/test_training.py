@@ -120,18 +120,14 @@ def test_a_device_with_memory_of_its_own_trains_to_the_same_bits() -> None:
 @pytest.mark.parametrize("backend", backend_names())
 @pytest.mark.parametrize("count", [1, 2])
 def test_every_backend_trains(backend: str, count: int) -> None:
-    """Hyperparameters and the counter of random numbers have no axes, and none is added on the way."""
-    alone, split = _trainer(accumulate=count), _trainer()
-    for batch in _batches(2):
-        for part in range(count):
-            alone.step(_rows(batch, part, count))
-    with HostManager([HostDevice(str(number), backend) for number in range(count)]) as host:
-        training = host.add_training("net", split, batch_size=BATCH)
-        training.fit(_batches(2))
-        training.finish()
-    expected = alone.variables()
-    for name, array in split.variables().items():
-        np.testing.assert_allclose(array, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+    """As all others do, if not to the bit. Hyperparameters and the counter of random numbers have no axes, and none is
+    added on the way."""
+
+    def losses(made: str) -> list[float]:
+        with HostManager([HostDevice(str(number), made) for number in range(count)]) as host:
+            return host.add_training("net", _trainer(), batch_size=BATCH).fit(_batches(3))
+
+    np.testing.assert_allclose(losses(backend), losses("cpu"), rtol=1e-3)
 
 
 def test_hyperparameters_are_those_of_the_time_of_asking() -> None:
