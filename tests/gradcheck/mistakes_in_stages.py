@@ -26,7 +26,7 @@ from glowtrain.program.memory import packing, plan
 from glowtrain.program.passes import layout, narrowing, producer_inlining, reuse, schedule
 from glowtrain.program.passes.loop_fusion import fuse
 from glowtrain.program.passes.rematerialisation import timeline
-from tests.program import test_narrowing, test_rematerialisation
+from tests.program import test_narrowing, test_random_rematerialisation
 from tests.training import test_grad, test_optim, test_parts
 
 
@@ -162,7 +162,7 @@ LOWERING = [
         "made again of what was updated meanwhile",
         timeline.Timeline.unchanged,
         instead(lambda *_: True),
-        suite(test_rematerialisation.test_random_programs_are_changed_and_keep_their_results),
+        suite(test_random_rematerialisation.test_random_programs_are_changed_and_keep_their_results),
     ),
     Mistake(
         "rows from the first one on",
@@ -180,7 +180,7 @@ LOWERING = [
         "result in the place of an operand that is read elsewhere",
         reuse,
         never("same_element(_, _)"),
-        suite(test_rematerialisation.test_random_programs_are_changed_and_keep_their_results),
+        suite(test_random_rematerialisation.test_random_programs_are_changed_and_keep_their_results),
     ),
     Mistake("write overtakes a read", schedule.predecessors, constant("_.get(_, ())", ()), program("plan", seed=1)),
     Mistake("read overtakes a write", schedule.predecessors, never("_ in _"), program("plan")),
