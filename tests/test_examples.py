@@ -58,6 +58,21 @@ def test_fine_tuning_on_a_board(tmp_path: Path) -> None:
         assert {"digits.o", "digits.h", "board.mk", "examples.h", "fine_tune.c"} <= written
 
 
+def test_runtime(tmp_path: Path) -> None:
+    """Each point of Glow's plan for a runtime: enqueued, sliced and filled up, pipelined, managed, partitioned."""
+    said = output_of("runtime.py", tmp_path)
+    right = re.search(r"enqueued 200 requests of an image each: (\d+)% are right", said)
+    assert right is not None
+    assert int(right[1]) > 70
+    assert "100 rows ran as 4 batches of 32, 28 rows of them filled up; 100 answers came" in said
+    assert "two models in a row, on cpu:0, cpu:1: of 320 images, a mean confidence" in said
+    assert "8 requests wait already, which is the limit of its queue" in said
+    assert "cancelled one: True; 8 others answered, in 1 batch" in said
+    assert len(re.findall(r"device cpu:\d: in service", said)) == 2
+    assert "network deep fits on no device" in said
+    assert "in 2 parts on 2 devices, with the bits of the whole: True" in said
+
+
 def test_char_gpt(tmp_path: Path) -> None:
     said = output_of("char_gpt.py", tmp_path)
     assert "a GPT with" in said
