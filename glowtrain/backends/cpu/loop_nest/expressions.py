@@ -25,13 +25,14 @@ from glowtrain.loops import (
     Expr,
     For,
     Index,
+    Let,
     Load,
     Reduce,
     Ref,
     Statement,
     Store,
     address,
-    expressions,
+    affine,
 )
 from glowtrain.loops.affine import Atom, Quotient, Remainder
 
@@ -144,10 +145,9 @@ class LlvmExpressions(Loads):
         """
         seen: set[Expr] = set()
         for statement in reached(body):
-            for expr in expressions(statement):
-                self._hoist(expr, seen)
+            self._hoist(statement.value, seen)
             if isinstance(statement, (Store, Accumulate)):
-                self._hoist_address(address(statement.index, statement.buffer.strides))
+                self._hoist_subscripts(statement.index, address(statement.index, statement.buffer.strides), seen)
 
     def _hoist(self, expr: Expr, seen: set[Expr]) -> None:
         if isinstance(expr, (Const, Index, Ref)) or expr in seen or self.scopes.get(expr) is not None:
@@ -158,13 +158,18 @@ class LlvmExpressions(Loads):
             return
         if isinstance(expr, Reduce) and not all(index.extent for index in expr.indices):
             return
+        if isinstance(expr, Load):
+            self._hoist_subscripts(expr.index, self.offset_of(expr), seen)
+            return
         for child in expr.children:
             self._hoist(child, seen)
-        if isinstance(expr, Load):
-            self._hoist_address(self.offset_of(expr))
 
-    def _hoist_address(self, form: Affine) -> None:
-        """Sum the part of an address whose atoms have their values; the rest is added inside."""
+    def _hoist_subscripts(self, subscripts: Sequence[Expr], form: Affine, seen: set[Expr]) -> None:
+        """Compute those atoms of subscripts that data decides, and sum the part of their address whose atoms have
+        their values; the rest is added inside."""
+        for subscript in subscripts:
+            for atom in _computed_atoms(affine(subscript)):
+                self._hoist(atom, seen)
         known = tuple((atom, c) for atom, c in form.terms if self._is_available(atom))
         if known and len(known) < len(form.terms):
             self.scalar_sum(Affine(form.constant, known))
@@ -176,7 +181,16 @@ class LlvmExpressions(Loads):
         return self._uniform(self.free.of(atom)) and not self._volatile(atom)
 
 
-def reached(body: Sequence[Statement]) -> Iterator[Statement]:
+def _computed_atoms(form: Affine) -> Iterator[Expr]:
+    """The atoms of an affine expression that are no quotients and remainders, also of those in their dividends."""
+    for atom, _ in form.terms:
+        if isinstance(atom, (Quotient, Remainder)):
+            yield from _computed_atoms(atom.dividend)
+        else:
+            yield atom
+
+
+def reached(body: Sequence[Statement]) -> Iterator[Let | Store | Accumulate]:
     """All statements but those in loops without trips, whose loads may be out of bounds."""
     for statement in body:
         if not isinstance(statement, For):
