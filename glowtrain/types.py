@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from glowtrain.deferred import cached_property
 from glowtrain.errors import ShapeError
 
 Array = NDArray[Any]
@@ -155,12 +156,12 @@ class TensorType:
     def rank(self) -> int:
         return len(self.shape)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return self.size * self.dtype.size
 

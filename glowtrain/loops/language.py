@@ -57,7 +57,7 @@ class Buffer:
     def shape(self) -> Shape:
         return self.type.shape
 
-    @property
+    @cached_property
     def strides(self) -> tuple[int, ...]:
         """Elements between neighbours along each logical axis."""
         strides, step = [0] * self.type.rank, 1

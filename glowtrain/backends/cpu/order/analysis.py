@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from glowtrain.deferred import remembered
 from glowtrain.loops import (
     FUNCTIONS,
     Accumulate,
@@ -13,6 +14,7 @@ from glowtrain.loops import (
     Apply,
     Buffer,
     Expr,
+    FlatStatement,
     For,
     Index,
     Load,
@@ -86,10 +88,19 @@ def accesses(body: Sequence[Statement], trips: int = 1) -> Iterator[NestAccess]:
             inner = trips * math.prod(index.extent for index in statement.indices)
             yield from accesses(statement.body, inner)
             continue
-        if isinstance(statement, (Store, Accumulate)):
-            yield NestAccess(statement.buffer, address(statement.index, statement.buffer.strides), trips, ())
-        for expr in expressions(statement):
-            yield from _expression_accesses(expr, trips, (), set())
+        for access in _accesses(statement):
+            yield access if trips == 1 else replace(access, trips=trips * access.trips)
+
+
+@remembered
+def _accesses(statement: FlatStatement) -> tuple[NestAccess, ...]:
+    """The accesses of a statement that runs once."""
+    found: list[NestAccess] = []
+    if isinstance(statement, (Store, Accumulate)):
+        found.append(NestAccess(statement.buffer, address(statement.index, statement.buffer.strides), 1, ()))
+    for expr in statement.operands:
+        found += _expression_accesses(expr, 1, (), set())
+    return tuple(found)
 
 
 def _expression_accesses(expr: Expr, trips: int, inside: tuple[Index, ...], seen: set[Expr]) -> Iterator[NestAccess]:
@@ -179,8 +190,9 @@ def reductions(body: Sequence[Statement]) -> Iterator[Reduce]:
     """The outermost reductions in flat statements."""
     seen: set[Expr] = set()
     for statement in body:
-        for expr in expressions(statement):
-            yield from _outermost(expr, seen)
+        if not isinstance(statement, For) and statement.reductions:
+            for expr in statement.operands:
+                yield from _outermost(expr, seen)
 
 
 def _outermost(expr: Expr, seen: set[Expr]) -> Iterator[Reduce]:
