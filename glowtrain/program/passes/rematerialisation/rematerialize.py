@@ -27,7 +27,7 @@ from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
 from glowtrain.program.passes.rematerialisation.neighbours import fuse_neighbours
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
 from glowtrain.program.passes.rematerialisation.reorder import Reordering
-from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Timeline
+from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Holes, Timeline
 from glowtrain.program.passes.reuse import reuse, reuse_at_peaks
 from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.program import ALIGNMENT, Instruction, Kernel, Program
@@ -108,6 +108,8 @@ class _Dropping:
         """Begin a round."""
         self.program, self.timeline = program, Timeline(program.instructions, self.how.limits)
         self.begun = self.timeline.peak
+        self._copies: dict[Holes, Sequence[Instruction]] = {}
+        self._results: dict[Holes, Program] = {}
         self.best = self.timeline.copy(), self.left
         self.plain: tuple[Timeline, float] | None = None
 
@@ -131,8 +133,7 @@ class _Dropping:
                 self.plain = self.plain or (self.timeline.copy(), self.left)
                 best = self._best_of(self.timeline.absorptions(position, least), position)
             if best is None:
-                states = [self.plain or self.best, self.best, (self.timeline, self.left)]
-                self.timeline, self.left = min(states, key=lambda state: self._peak(state[0]))
+                self.timeline, self.left = self._lowest(self.plain or self.best, self.best, (self.timeline, self.left))
                 return False
             peak = self.best[0].peak
             self.timeline.apply(best)
@@ -140,6 +141,14 @@ class _Dropping:
             if self.timeline.peak < peak:
                 self.best = self.timeline.copy(), self.left
         return True
+
+    def _lowest(self, *states: tuple[Timeline, float]) -> tuple[Timeline, float]:
+        """The first of the states with the lowest peak."""
+        distinct: dict[Holes, tuple[Timeline, float]] = {}
+        for state in states:
+            distinct.setdefault(state[0].key, state)
+        found = list(distinct.values())
+        return min(found, key=lambda state: self._peak(state[0])) if len(found) > 1 else found[0]
 
     def _best_of(self, drops: Iterable[Drop], position: int) -> Drop | None:
         """What frees most bytes where most are alive, for the time that it takes."""
@@ -175,6 +184,12 @@ class _Dropping:
     def result(self) -> Program:
         """The program with copies of what makes again what was dropped, in an order that suits it; as it was before the
         round, if that is of no use."""
+        key = self.timeline.key
+        if key not in self._results:
+            self._results[key] = self._result()
+        return self._results[key]
+
+    def _result(self) -> Program:
         order = Reordering(self._names()).run(self._copied(self.timeline))
         less = peak_bytes(reuse(order)) < self.begun
         return replace(self.program, instructions=tuple(order)) if less else self.program
@@ -186,7 +201,11 @@ class _Dropping:
     def _copied(self, timeline: Timeline) -> Sequence[Instruction]:
         if not timeline.holes:
             return self.program.instructions
-        return fuse_neighbours(list(_with_holes(timeline, self._names())), self.how.limits, timeline.peak)
+        key = timeline.key
+        if key not in self._copies:
+            copied = list(_with_holes(timeline, self._names()))
+            self._copies[key] = fuse_neighbours(copied, self.how.limits, timeline.peak)
+        return self._copies[key]
 
     def _names(self) -> Names:
         return Names(buffer.name for buffer in self.program.buffers)

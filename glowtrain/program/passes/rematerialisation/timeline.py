@@ -32,6 +32,10 @@ class Hole:
     recomputation: Recomputation
 
 
+Holes = frozenset[tuple[Buffer, int, int, Recomputation]]
+"""Buffers, where each is not kept, and how it is made again."""
+
+
 @dataclass(frozen=True)
 class Change:
     """Bytes that are alive in addition, from an instruction to before another one."""
@@ -87,6 +91,12 @@ class Timeline:
         found.holes = {buffer: [replace(hole) for hole in holes] for buffer, holes in self.holes.items()}
         found.accesses = {buffer: list(positions) for buffer, positions in self.accesses.items()}
         return found
+
+    @property
+    def key(self) -> Holes:
+        """Equal for timelines of the same instructions with the same holes."""
+        holes = (hole for found in self.holes.values() for hole in found)
+        return frozenset((hole.buffer, hole.begin, hole.end, hole.recomputation) for hole in holes)
 
     def _runs_twice(self, position: int) -> bool:
         kernel = self.instructions[position].kernel
