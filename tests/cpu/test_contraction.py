@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, Operand, OperandAccess, generate, rates
+from glowtrain.backends.cpu.threads.count import GRAIN
+from glowtrain.backends.cpu.threads.share import chunk_of
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
@@ -431,7 +433,7 @@ def test_rows_that_others_wrote_are_copied_whole(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("width", ["256", "512"])
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_a_matrix_from_memory_is_read_over_few_pages_at_once(rows: int, width: str) -> None:
-    """Where few rows use it nothing is copied first; many rows have it packed, and one in the caches needs neither."""
+    """Where few rows use it nothing is copied first; many rows have it packed, one that caches hold needs neither."""
     product, small, large = (
         matmul(rows, 1024, 96),
         replace(WIDTHS[width], l2=1 << 17),
@@ -443,6 +445,14 @@ def test_a_matrix_from_memory_is_read_over_few_pages_at_once(rows: int, width: s
     assert "pack_b" in generate(matmul(64, 1024, 96), "contract", small).plan
     assert f"chunk k/{rates.FOLLOWED}" not in generate(product, "contract", large).plan
     check(product, small)
+
+
+def test_ranges_of_a_matrix_from_memory_have_many_columns() -> None:
+    """Each begins anew on every page, so it is worth few of them; not where caches hold the matrix."""
+    small, large = replace(WIDTHS["512"], l2=1 << 17), replace(WIDTHS["512"], l2=1 << 25)
+    from_memory, held = (generate(matmul(8, 2048, 2048), "contract", target).work for target in (small, large))
+    assert from_memory.shared >= 2048 * rates.NEW_PAGE > 8 * held.shared
+    assert -(-from_memory.tasks // chunk_of(from_memory, GRAIN)) <= 8
 
 
 @pytest.mark.parametrize("width", ["256", "512"])

@@ -64,6 +64,7 @@ class ContractionPlan:
     """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``; ``copies`` are the
     vectors of partial sums that a tile keeps for each vector of results, in each of ``passes``; ``cost`` is in cycles,
     ``packing`` the part of it for each operand that levels pack. ``ahead``: B is packed when code is generated.
+    ``pages``: those of B that parts of the sum go through one after another, as it comes from memory.
     """
 
     problem: Problem
@@ -80,6 +81,7 @@ class ContractionPlan:
     cost: float
     packing: dict[str, float]
     ahead: bool
+    pages: int
 
     def describe(self) -> str:
         """One line: roles, register tile and layers."""
@@ -363,7 +365,13 @@ def _complete(x: Candidate, kinds: tuple[str, ...], cost: float) -> ContractionP
     levels = tuple(_levels(x))
     chosen = x.problem, x.machine, x.vec, x.dots, x.vectors, x.tile
     sums = x.copies, x.partials // x.copies
-    return ContractionPlan(*chosen, kinds, order, levels, *sums, cost, packing(x), x.ahead)
+    pages = _pages(x) if x.chunks and not x.pack_b and comes_from_memory(x) else 0
+    return ContractionPlan(*chosen, kinds, order, levels, *sums, cost, packing(x), x.ahead, pages)
+
+
+def _pages(x: Candidate) -> int:
+    """Rows of B, each on a page of its own."""
+    return prod(x.problem.loops[i].extent for i in x.problem.reductions if x.stride("b", i))
 
 
 def _levels(x: Candidate) -> Iterator[Level]:

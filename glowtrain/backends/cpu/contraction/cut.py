@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, Level, balanced
-from glowtrain.backends.cpu.contraction.rates import NEXT_LINES
+from glowtrain.backends.cpu.contraction.rates import NEW_PAGE, NEXT_LINES
 from glowtrain.backends.cpu.tasks import WANTED, Work
 
 ENOUGH = 8
@@ -105,18 +105,19 @@ def _together(plan: ContractionPlan, each: dict[int, int]) -> int:
 
 
 def _streamed_again(plan: ContractionPlan, depths: list[int]) -> float:
-    """Cycles for the chunks that tiles next to each other share, where chunks stand outside of the task loops."""
+    """Cycles for the chunks that tiles next to each other share, and for the pages that they go through, where chunks
+    stand outside of the task loops."""
     chunked = any(level.kind == "chunk" for level in plan.levels[: depths[-1]]) if depths else False
     if not chunked:
         return 0.0
-    inner = plan.levels[depths[-1]].loop
+    inner, pages = plan.levels[depths[-1]].loop, plan.pages * NEW_PAGE
     part = {plan.levels[depth].loop: _points(plan, plan.levels[depth]) for depth in depths[:-1]}
     elements = 0
     for operand in ("a", "b"):
         moves = [at for at, loop in enumerate(plan.problem.loops) if getattr(loop, operand)]
         if inner not in moves:
             elements += prod(part.get(at, plan.problem.loops[at].extent) for at in moves)
-    return elements * plan.problem.size / NEXT_LINES
+    return elements * plan.problem.size / NEXT_LINES + pages
 
 
 def _points(plan: ContractionPlan, level: Level) -> int:

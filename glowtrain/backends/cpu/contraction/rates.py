@@ -116,10 +116,10 @@ UNALIGNED = 0.4
 OTHER_PAGES, MANY_STEPS = 1.5, 64
 """Cycles for vectors that lie on another page at each step, where steps are more than a first-level TLB has entries;
 fitted."""
-FOLLOWED, NOT_FOLLOWED = 24, 6
-"""Pages from which prefetchers bring what comes next while a kernel goes from one to the other; and cycles that a line
-takes longer that comes from memory where there are more. Measured, with operands of 4 MiB to 64 MiB.
-"""
+FOLLOWED, NOT_FOLLOWED, NEW_PAGE = 24, 6, 50
+"""Pages from which prefetchers bring what comes next while a kernel goes from one to the other; cycles that a line
+takes longer that comes from memory where there are more; and cycles for a page that they come to. Measured, with
+operands of 4 MiB to 64 MiB."""
 ALIASING_PAGES, ALIASING_SETS = 1.04, 1.1
 """Factors for rows at least a page apart, and a whole number of pages apart, that are read as windows; fitted."""
 BLOCKED_RESULTS = 2.0
