@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain.cli import application
-from glowtrain.serving.server import ServerOptions
+from glowtrain.serving.server import ServerOptions, listener_on
 from tests.serving.certificates import certificate
 from tests.serving.serving_networks import FakeHost, fake_service, running, scaled
 
@@ -214,6 +214,15 @@ def test_tls(model: Path, tmp_path: Path) -> None:
 def test_which_addresses_only_this_machine_reaches(host: str, local: bool) -> None:
     """Elsewhere there is a warning where no token is asked for."""
     assert ServerOptions(host=host).is_local == local
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_answers_are_sent_without_delay(host: str) -> None:
+    """A small body behind its headers does not wait for the client to acknowledge them."""
+    with listener_on(host, 0) as listener, socket.create_connection(listener.getsockname()[:2]):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_addresses_are_told_as_they_are_asked() -> None:
