@@ -208,7 +208,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--delay", type=float, default=25.0, help="milliseconds that a request waits for others at most")
+    parser.add_argument(
+        "--delay", type=float, default=25.0, help="milliseconds that a request waits for others at most"
+    )
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--output", type=Path)
