@@ -46,6 +46,11 @@ def one_value_twice() -> Graph:
     return Graph((x,), {"one": double, "two": double}, name="net")
 
 
+def outputs_with_the_names_of_inputs() -> Graph:
+    x, y = Input(TYPE, "x"), Input(TYPE, "y")
+    return Graph((x, y), {"x": x + y, "y": y, "y_1": x * 2.0}, name="net")
+
+
 def no_inputs() -> Graph:
     return Graph((), {"fixed": Constant(NUMBERS.copy()), "more": Constant(NUMBERS.copy()) + 1.0}, name="net")
 
@@ -65,9 +70,17 @@ def no_columns() -> Graph:
 
 
 MODELS = [
-    an_input_as_output, a_view_as_output, a_constant_as_output, a_variable_as_output, one_value_twice, no_inputs,
-    no_outputs, a_scalar, no_columns,
-]  # fmt: skip
+    an_input_as_output,
+    a_view_as_output,
+    a_constant_as_output,
+    a_variable_as_output,
+    one_value_twice,
+    outputs_with_the_names_of_inputs,
+    no_inputs,
+    no_outputs,
+    a_scalar,
+    no_columns,
+]
 
 
 def inputs_of(graph: Graph) -> dict[str, Array]:

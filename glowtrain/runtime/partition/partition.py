@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from glowtrain.graph import Graph
+from glowtrain.names import Names
 from glowtrain.types import TensorType
 
 
@@ -62,5 +63,9 @@ class Partition:
 
 
 def whole(graph: Graph) -> Partition:
-    """A graph as one part."""
-    return Partition(graph.name, (Part(graph.name, graph),), graph.input_types, {name: name for name in graph.outputs})
+    """A graph as one part. An output that has the name of an input is a value of another name."""
+    names = Names((*graph.input_types, *graph.outputs))
+    values = {name: names.fresh(name) if name in graph.input_types else name for name in graph.outputs}
+    given = {values[name]: value for name, value in graph.outputs.items()}
+    part = Part(graph.name, graph if given.keys() == graph.outputs.keys() else graph.with_(outputs=given))
+    return Partition(graph.name, (part,), graph.input_types, values)
