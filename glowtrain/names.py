@@ -53,3 +53,12 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     ``?`` for one, ``[ab]`` for one of these. All options that take names read them so.
     """
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be written down: that of a file may have bytes that are no UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

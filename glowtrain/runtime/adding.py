@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -14,7 +14,11 @@ from glowtrain.runtime.network import Network, Service
 from glowtrain.runtime.observation.trace import RuntimeTrace
 from glowtrain.runtime.placement.provisioner import Provisioner
 from glowtrain.runtime.placement.replica import Replica
+from glowtrain.runtime.signature import NetworkSignature
 from glowtrain.runtime.warm_up import DependentRowsError, warm_up
+
+Accept = Callable[[NetworkSignature], None]
+"""Looks at what a network takes and gives, and raises an error where that cannot be."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class NewNetwork:
     service: Service
     managers: Sequence[DeviceManager]
     replicas: int
+    accept: Accept | None = None
 
 
 class Adding:
@@ -52,6 +57,8 @@ class Adding:
         return self._placed(new, prepared(new.name, new.model, new.terms, batched=False))
 
     def _placed(self, new: NewNetwork, form: ServedModel) -> Network:
+        if new.accept is not None:
+            new.accept(form.signature)
         network = Network(new.name, new.version, form.signature, form.service(new.service), self._trace)
         if network.updates and new.replicas > 1:
             raise InputError(f"network {new.name} updates variables: they would differ in its {new.replicas} replicas")

@@ -17,7 +17,7 @@ from glowtrain.errors import InputError, UnknownNetworkError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Graph
 from glowtrain.presentation.words import kind_of, listed
-from glowtrain.runtime.adding import Adding, NewNetwork
+from glowtrain.runtime.adding import Accept, Adding, NewNetwork
 from glowtrain.runtime.checks import count, positive, seconds, text
 from glowtrain.runtime.deadline import Deadline
 from glowtrain.runtime.device.device_manager import DeviceManager, DeviceStatus
@@ -102,6 +102,7 @@ class HostManager:
         replicas: int = 1,
         partition: Partition | Callable[[Graph], Partition] | None = None,
         replace: bool = False,
+        accept: Accept | None = None,
     ) -> Network:
         """Compile a model, put it onto devices and run it once at each batch size; then it is ready.
 
@@ -111,7 +112,8 @@ class HostManager:
         waits at most ``max_delay`` seconds for others to share a batch with, and no more than ``queue`` requests wait.
         It goes onto one of ``devices`` (names; by default any) so many times as ``replicas`` says, or in the parts of
         a ``partition``, a function from the bound graph for several sizes. With ``replace`` it takes the place of one
-        of its name and version, which answers until then.
+        of its name and version, which answers until then. What ``accept`` raises for its signature is raised before
+        anything is compiled.
 
         Raises :class:`InputError` for what cannot be meant, a name that is there already included,
         :class:`ProvisionError` where it fits nowhere, :class:`DeviceError` where a device fails: nothing is left then.
@@ -122,7 +124,7 @@ class HostManager:
         text("a network's name", name), text("a version", version)
         with self._registry.adding(name, version, replace=replace):
             terms = Terms(max_batch, batch_sizes, dims, partition)
-            network = self._adding.network(NewNetwork(name, version, model, terms, service, managers, replicas))
+            network = self._adding.network(NewNetwork(name, version, model, terms, service, managers, replicas, accept))
             self._register(network)
         return network
 

@@ -20,12 +20,17 @@ class Access:
 
     @staticmethod
     def from_file(path: Path | None) -> Access:
-        """The tokens of a file, one a line. Raises :class:`InputError` for a file without."""
+        """The tokens of a file, one a line. Raises :class:`InputError` for a file without, and for what cannot be sent
+        as one."""
         if path is None:
             return EVERYBODY
         tokens = tuple(line.strip() for line in path.read_bytes().splitlines() if line.strip())
         if not tokens:
             raise InputError(f"{path}: no token is in it; write one on a line")
+        if any(not 0x20 < byte < 0x7F for token in tokens for byte in token):
+            raise InputError(
+                f"{path}: a token is of letters, digits and signs of ASCII, without spaces: a header's are"
+            )
         return Access(tokens)
 
     def check(self, authorization: Sequence[str]) -> None:

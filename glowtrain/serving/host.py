@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -76,9 +76,10 @@ class ServingHost(Protocol):
         queue: int = 256,
         replicas: int = 1,
         replace: bool = False,
+        accept: Callable[[TensorSpecs], None] | None = None,
     ) -> ServedNetwork:
-        """Load a version; with ``replace`` it may take the place of itself. See
-        :meth:`glowtrain.runtime.HostManager.add_network`."""
+        """Load a version; with ``replace`` it may take the place of itself. What ``accept`` raises for what it takes
+        and gives is raised before that. See :meth:`glowtrain.runtime.HostManager.add_network`."""
         ...
 
     def remove_network(self, name: str, version: str | None = None) -> None:

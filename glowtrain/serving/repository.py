@@ -22,9 +22,10 @@ from typing import Any
 
 from glowtrain.errors import InputError, ModelError, UnknownNetworkError
 from glowtrain.graph import Graph, Template
+from glowtrain.names import is_text
 from glowtrain.onnx_io import load
 from glowtrain.presentation.words import kind_of, listed, unknown
-from glowtrain.serving.host import ServedNetwork, ServingHost
+from glowtrain.serving.host import ServingHost, TensorSpecs
 from glowtrain.serving.tensors import datatype
 
 FILE, CONFIG = "model.onnx", "config.toml"
@@ -129,7 +130,7 @@ class Repository:
             for version in sources.keys() - self._loaded(name):
                 self._set(name, version, LOADING)
             try:
-                models = {version: source() for version, source in sources.items()}
+                models = {version: _read(source) for version, source in sources.items()}
                 for version, model in models.items():
                     self._put(name, version, model, options)
             except BaseException as error:
@@ -149,18 +150,9 @@ class Repository:
         return _configured(self._folder / name, self._options)
 
     def _put(self, name: str, version: str, model: Graph | Template, options: ModelOptions) -> None:
-        network = self._host.add_network(name, model, version=version, replace=True, **options.arguments())
-        self._check_types(network)
+        arguments = options.arguments()
+        self._host.add_network(name, model, version=version, replace=True, accept=_check_types, **arguments)
         self._set(name, version, READY)
-
-    def _check_types(self, network: ServedNetwork) -> None:
-        """Take a network out again, with an :class:`InputError`, if the protocol cannot say its element types."""
-        try:
-            for spec in (*network.signature.inputs.values(), *network.signature.outputs.values()):
-                datatype(spec.dtype)
-        except InputError:
-            self._host.remove_network(network.name, network.version)
-            raise
 
     def _failed(self, name: str, versions: Iterable[str], error: BaseException) -> None:
         """Say so of those that were being loaded. Those that are served stay so."""
@@ -188,11 +180,30 @@ class Repository:
         self._host.remove_network(name, version)
 
 
+def _read(source: Source) -> Graph | Template:
+    """A model. Raises :class:`ModelError`, also for a file that is gone meanwhile."""
+    try:
+        return source()
+    except OSError as error:
+        raise ModelError(f"a model cannot be read: {error}") from None
+
+
+def _check_types(signature: TensorSpecs) -> None:
+    """Raise :class:`InputError` for element types that the protocol cannot say."""
+    for spec in (*signature.inputs.values(), *signature.outputs.values()):
+        datatype(spec.dtype)
+
+
 def _folders(folder: Path) -> list[Path]:
-    """The folders in a folder, by name. Raises :class:`ModelError` if it is none."""
+    """The folders in a folder, by name; hidden ones are none, and those whose names are not UTF-8, which no client can
+    say. Raises :class:`ModelError` if it is none."""
     if not folder.is_dir():
         raise ModelError(f"{folder}: no such folder of models")
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(path for path in folder.iterdir() if path.is_dir() and _can_be_said(path.name))
+
+
+def _can_be_said(name: str) -> bool:
+    return not name.startswith(".") and is_text(name)
 
 
 def _configured(folder: Path, options: ModelOptions) -> tuple[ModelOptions, dict[str, Source]]:
@@ -213,10 +224,14 @@ def _configured(folder: Path, options: ModelOptions) -> tuple[ModelOptions, dict
 
 
 def _config(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise InputError(f"{path}: it cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise InputError(f"{path}: it is nested too deeply") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: this is no TOML: {error}") from None
 

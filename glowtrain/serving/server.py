@@ -17,6 +17,7 @@ import grpc
 import uvicorn
 
 from glowtrain.errors import InputError
+from glowtrain.runtime.checks import seconds
 from glowtrain.serving.access import EVERYBODY, Access
 from glowtrain.serving.http.app import application
 from glowtrain.serving.logs import LOGGER
@@ -62,14 +63,20 @@ class ServerOptions:
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
     def check(self) -> None:
-        """Raise :class:`InputError` for a certificate without its key, or a pair that cannot be read."""
+        """Raise :class:`InputError` for a certificate without its key, a pair that cannot be read, and no time."""
+        seconds("--drain", self.drain)
         if (self.certificate is None) != (self.key is None):
             raise InputError("TLS needs both a certificate and its key: --tls-cert and --tls-key")
         if self.certificate and self.key:
             try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, _no_password)
             except ssl.SSLError as error:
                 raise InputError(f"{self.certificate}, {self.key}: no certificate and its key: {error}") from None
+
+
+def _no_password() -> str:
+    """In place of a question on the terminal, which nobody answers."""
+    raise InputError("the key of the certificate is encrypted; give one that is not, which only the server can read")
 
 
 class Server:

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """The files of a certificate for a day, and of its key."""
+def certificate(folder: Path, password: bytes | None = None) -> tuple[Path, Path]:
+    """The files of a certificate for a day, and of its key, which may be encrypted."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
@@ -26,7 +26,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     )
     paths = folder / "cert.pem", folder / "key.pem"
     paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    no_password = serialization.NoEncryption()
-    text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, no_password)
+    encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     paths[1].write_bytes(text)
     return paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import tritonclient.http as over_http
 from tritonclient.utils import InferenceServerException
 
 import glowtrain as gt
-from glowtrain.errors import GlowtrainError, InputError
+from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.runtime import HostManager
 from glowtrain.serving.repository import ModelOptions, Repository
 from glowtrain.serving.server import Server
@@ -173,6 +174,7 @@ def test_no_request_is_lost_while_a_model_takes_anothers_place(client: Any, tmp_
         ("versions = [7]", "versions is a list of some of ['1'], not [7]"),
         ("versions = []", "versions is a list of some of ['1'], not []"),
         ("dims = {time = 4}", "time"),
+        ("dims = " + "[" * 5000, "nested too deeply"),
     ],
 )
 def test_configurations_that_cannot_be_meant(tmp_path: Path, text: str, told: str) -> None:
@@ -184,6 +186,28 @@ def test_configurations_that_cannot_be_meant(tmp_path: Path, text: str, told: st
             repository.load_all()
         assert told in str(caught.value)
         assert (repository.complete, host.networks()) == (False, [])
+
+
+def test_a_folder_in_the_place_of_a_configuration(tmp_path: Path) -> None:
+    put(tmp_path, "double", "1")
+    (tmp_path / "double" / "config.toml").mkdir()
+    with HostManager() as host, pytest.raises(InputError, match="config.toml: it cannot be read: Is a directory"):
+        Repository(host, {}, tmp_path).load_all()
+
+
+def test_folders_whose_names_no_client_can_say(server: Server, tmp_path: Path) -> None:
+    """They are left out of the index, which has all others."""
+    os.mkdir(os.fsencode(tmp_path / "no-") + b"\xff")
+    with over_http.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+        assert [model["name"] for model in client.get_model_repository_index()] == ["double"]
+
+
+def test_a_file_that_is_gone_when_it_is_read() -> None:
+    def gone() -> Any:
+        raise FileNotFoundError(2, "No such file or directory", "model.onnx")
+
+    with HostManager() as host, pytest.raises(ModelError, match="cannot be read: .*No such file.*model.onnx"):
+        Repository(host, {"double": gone}).load_all()
 
 
 def test_options_of_the_server_hold_where_a_configuration_says_nothing(tmp_path: Path) -> None:
@@ -219,3 +243,21 @@ def test_types_that_the_protocol_cannot_say_are_refused_when_they_are_loaded() -
         with pytest.raises(InputError, match="has no element type for i4"):
             repository.load_all()
         assert host.networks() == []
+
+
+def test_what_takes_a_models_place_is_looked_at_before() -> None:
+    """One of a type that the protocol cannot say leaves the one that is served."""
+
+    @gt.model(x=gt.f32["batch", 4])
+    def eighths(x: Any) -> Any:
+        return {"y": gt.ops.Cast(to=gt.types.f8e5m2)(x)}
+
+    models = [scaled(), eighths]
+    with HostManager() as host:
+        repository = Repository(host, {"double": lambda: models.pop(0)})
+        repository.load_all()
+        with pytest.raises(InputError, match="has no element type for f8e5m2"):
+            repository.load("double")
+        assert host.run_sync("double", {"x": np.ones((1, 4), np.float32)})["y"][0, 0] == 2.0
+        (state,) = repository.index()
+        assert (state.state, "loading anew failed" in state.reason) == ("READY", True)

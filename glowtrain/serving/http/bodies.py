@@ -28,14 +28,15 @@ async def read_body(stream: AsyncIterator[bytes], length: str | None, encoding: 
         if len(body) + len(chunk) > limit:
             raise _too_large(limit)
         body += chunk
-    return body if encoding in (None, "", "identity") else _decompressed(body, encoding, limit)
+    encoding = (encoding or "").strip().lower()  # RFC 9110, 8.4.1: names of codings are case-insensitive
+    return body if encoding in ("", "identity") else _decompressed(body, encoding, limit)
 
 
 def _too_large(limit: int) -> RequestSizeError:
     return RequestSizeError(f"the request has more than {byte_text(limit)}, which is the most that this server takes")
 
 
-def _decompressed(body: Body, encoding: str | None, limit: int) -> bytes:
+def _decompressed(body: Body, encoding: str, limit: int) -> bytes:
     if encoding not in _WINDOW:
         raise InputError(f"Content-Encoding {encoding!r} is not supported; gzip, deflate and identity are")
     reader = zlib.decompressobj(_WINDOW[encoding])

@@ -42,6 +42,10 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 """The header that says how many of a body's bytes are JSON."""
 
 
+LONGEST_LENGTH = 20
+"""Digits of a number of bytes."""
+
+
 def decode(model: str, version: str | None, body: Body, header_length: str | None) -> InferRequest:
     """The request of a body. Raises :class:`InputError` for what is none."""
     split = len(body) if header_length is None else _length(header_length, len(body))
@@ -59,7 +63,7 @@ def decode(model: str, version: str | None, body: Body, header_length: str | Non
 
 
 def _length(given: str, size: int) -> int:
-    if not (given.isascii() and given.isdigit()) or int(given) > size:
+    if not (given.isascii() and given.isdigit() and len(given) < LONGEST_LENGTH) or int(given) > size:
         raise InputError(f"{HEADER_LENGTH} is {given!r:.40}: say how many of the body's {size:,} bytes are JSON")
     return int(given)
 

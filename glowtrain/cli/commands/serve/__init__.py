@@ -16,6 +16,7 @@ from glowtrain.cli.terminal.console import command
 from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
 from glowtrain.memory.byte_size import parse_bytes
+from glowtrain.names import is_text
 from glowtrain.runtime import HostManager, cpu_devices
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ def _named(models: Sequence[str]) -> list[tuple[str, str]]:
     found = [(model if model in built_in.MODELS else Path(model).stem, model) for model in models]
     known = [name for name, _ in found]
     twice = sorted({name for name in known if known.count(name) > 1})
+    if strange := [name for name in known if not is_text(name)]:
+        raise InputError(f"the model {strange[0]!r}: its file's name is not UTF-8, and no client can say it; rename it")
     if twice:
         raise InputError(f"several models are called {', '.join(twice)}: a model's name is its file's; rename one")
     return found
