@@ -144,7 +144,8 @@ class Server:
             self._repository.load_all()
         except BaseException as error:  # noqa: BLE001  whatever it is, the server's own thread raises it
             self._failure = error
-            self.stop()
+            with contextlib.suppress(RuntimeError):  # not as a second signal, if there was one: requests are drained
+                self._loop.call_soon_threadsafe(self._stopping.set)
             return
         self.loaded.set()
         models = [f"{state.name}:{state.version}" for state in self.service.index(ready=True)]

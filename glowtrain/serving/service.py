@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from glowtrain.errors import InputError, RequestSizeError, UnavailableError, UnknownNetworkError
@@ -14,6 +15,7 @@ from glowtrain.serving.metrics import Refusals, exposition
 from glowtrain.serving.repository import ModelState, Repository
 from glowtrain.serving.requests import InferAnswer, InferRequest, check_outputs
 from glowtrain.serving.tensors import datatype
+from glowtrain.serving.threads import in_daemon
 from glowtrain.types import Spec
 from glowtrain.version import __version__
 
@@ -31,6 +33,8 @@ class InferenceService:
         self._repository = repository
         self._refusals = Refusals()
         self._open = True
+        self._one_at_a_time = asyncio.Lock()
+        """For what changes the repository: clients that ask again and again take no threads."""
 
     def close(self) -> None:
         """No longer be ready: nothing new should come."""
@@ -135,14 +139,16 @@ class InferenceService:
         self._check_open_to_clients()
         if parameters:
             raise InputError(f"a model is loaded as its folder says; parameters {sorted(parameters)} are not taken")
-        await asyncio.to_thread(self._repository.load, name)
+        async with self._one_at_a_time:
+            await in_daemon(partial(self._repository.load, name), "serving: loading")
 
     async def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Unload all versions of a model; their requests are answered first. Raises :class:`UnknownNetworkError`."""
         self._check_open_to_clients()
         if set(parameters) - {"unload_dependents"}:  # no model depends on another here
             raise InputError(f"parameters {sorted(parameters)} are not taken; unload_dependents is")
-        await asyncio.to_thread(self._repository.unload, name)
+        async with self._one_at_a_time:
+            await in_daemon(partial(self._repository.unload, name), "serving: unloading")
 
     def _check_open_to_clients(self) -> None:
         if not self._repository.has_folder:

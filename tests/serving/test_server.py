@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -14,6 +16,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,11 @@ from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain.cli import application
-from glowtrain.serving.server import ServerOptions, listener_on
+from glowtrain.errors import ModelError
+from glowtrain.runtime import HostManager
+from glowtrain.serving.repository import Repository
+from glowtrain.serving.server import Server, ServerOptions, listener_on
+from glowtrain.serving.service import InferenceService
 from tests.serving.certificates import certificate
 from tests.serving.serving_networks import FakeHost, fake_service, running, scaled
 
@@ -137,6 +144,41 @@ def test_it_ends_while_a_model_is_read(tmp_path: Path) -> None:
         assert server.end() == 0
 
 
+def test_it_ends_while_a_client_has_a_model_loaded(tmp_path: Path) -> None:
+    """It does not wait for longer than it may until the model is there."""
+    reading, read = threading.Event(), threading.Event()
+
+    def slow() -> Any:
+        reading.set()
+        assert read.wait(60)
+        return scaled()
+
+    (tmp_path / "folder").mkdir()
+    with HostManager() as host:
+        repository = Repository(host, {"slow": slow}, tmp_path / "folder")
+        server = Server(InferenceService(host, repository), repository, ServerOptions(port=0, grpc_port=0, drain=0.1))
+        repository.load_all = lambda: None  # type: ignore[method-assign]
+        serving = threading.Thread(target=server.run)
+        serving.start()
+        assert server.loaded.wait(60)
+        loading = threading.Thread(target=_load, args=[server.port])
+        loading.start()
+        assert reading.wait(60)
+        server.stop()
+        serving.join(20)
+        assert not serving.is_alive()
+        read.set()
+        loading.join(20)
+        assert not loading.is_alive()
+
+
+def _load(port: int) -> None:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("POST", "/v2/repository/models/slow/load")
+        connection.getresponse()
+
+
 def test_requests_are_answered_when_the_server_ends() -> None:
     host = FakeHost()
     answers: list[Any] = []
@@ -153,6 +195,36 @@ def test_requests_are_answered_when_the_server_ends() -> None:
         host.asked[0].answer()
         asking.join(30)
     assert answers[0]["outputs"][0]["data"] == [1, 2, 3, 4]
+
+
+def test_a_model_that_fails_to_load_while_the_server_ends_takes_no_time_from_requests() -> None:
+    host, failing = FakeHost(), threading.Event()
+    service, repository = fake_service(host)
+
+    def fails() -> None:
+        assert failing.wait(60)
+        raise ModelError("no model")
+
+    repository.load_all = fails  # type: ignore[method-assign]
+    server = Server(service, repository, ServerOptions(port=0, grpc_port=0, drain=20.0))
+    with ThreadPoolExecutor() as pool:
+        serving = pool.submit(server.run)
+        assert server.listening.wait(60)
+        url = f"http://127.0.0.1:{server.port}/v2/models/slow/infer"
+        answer = pool.submit(get, url, BODY.replace(b"[1, 4]", b"[4, 1]"))
+        assert host.came.acquire(timeout=30)
+        server.stop()
+        while not refuses(server.port):
+            pass
+        failing.set()
+        for thread in threading.enumerate():
+            if thread.name == "serving: loading":
+                thread.join(30)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), server._loop).result(30)  # what it told the loop is done
+        assert not server._http.force_exit
+        host.asked[0].answer()
+        assert answer.result(30)["outputs"][0]["data"] == [1, 2, 3, 4]
+        assert isinstance(serving.exception(30), ModelError)
 
 
 def refuses(port: int) -> bool:
