@@ -1,5 +1,4 @@
-"""What is said about networks and requests, checked: each function raises :class:`InputError` for what cannot be meant,
-and gives back the rest."""
+"""What is said about networks and requests, checked: :class:`InputError` for what cannot be meant."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ LONGEST = TIMEOUT_MAX
 
 
 def check_request(priority: Any, timeout: Any) -> None:
-    """How urgent a request is."""
+    """Raise for what is no priority, or no time-out in seconds."""
     if type(priority) is not int:
         raise InputError(f"a priority is a whole number, not {priority!r}")
     if timeout is not None and not positive(timeout):
@@ -29,7 +28,7 @@ def positive(number: Any) -> bool:
 
 
 def seconds(what: str, number: Any) -> float:
-    """A time from 0."""
+    """A time from 0, as it is."""
     if not isinstance(number, (int, float)) or isinstance(number, bool) or not 0 <= number < float("inf"):
         raise InputError(f"{what} is a number of seconds from 0, not {number!r}")
     if number > LONGEST:
@@ -38,14 +37,14 @@ def seconds(what: str, number: Any) -> float:
 
 
 def count(what: str, number: Any) -> int:
-    """A whole number from 1."""
+    """A whole number from 1, as it is."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise InputError(f"{what} is a whole number of at least 1, not {number!r}")
     return number
 
 
 def text(what: str, value: Any) -> str:
-    """A text that is not empty."""
+    """A text that is not empty, as it is."""
     if not isinstance(value, str) or not value:
         raise InputError(f"{what} is a text, not {value!r}")
     return value

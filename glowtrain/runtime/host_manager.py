@@ -1,6 +1,6 @@
 """The host manager: networks on the devices of this machine, and requests to them as they come.
 
-Its five parts are those that Glow's runtime planned: a :class:`DeviceManager` for each device, a partition of each
+The runtime's five parts are those that Glow planned: a :class:`DeviceManager` for each device, a partition of each
 network (:mod:`glowtrain.runtime.partition`), the :class:`Provisioner` that places it, the :class:`Executor` that runs
 it, and this one, through which everybody else goes.
 """

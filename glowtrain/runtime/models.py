@@ -29,12 +29,11 @@ MAX_BATCH = 8
 @dataclass(frozen=True)
 class ServedModel:
     """A model to be placed. ``graphs`` and ``partitions`` are by the size of the batch, ``None`` for a network without
-    batches. ``asked``: whether somebody said that there be batches."""
+    batches."""
 
     signature: NetworkSignature
     graphs: Mapping[int | None, Graph]
     partitions: Partitions
-    asked: bool
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -81,7 +80,7 @@ def prepared(name: str, model: Model, terms: Terms, *, batched: bool = True) -> 
         graphs = {_own_size(name, model, sizes, terms.dims, asked) if batched else None: model}
     largest = graphs[max(graphs, key=lambda size: size or 0)]
     signature = signature_of(name, largest, batched=None not in graphs)
-    return ServedModel(signature, graphs, _cut(name, graphs, terms.partition), asked)
+    return ServedModel(signature, graphs, _cut(name, graphs, terms.partition))
 
 
 def _model(name: str, model: Any) -> Graph | Template:

@@ -27,8 +27,6 @@ from glowtrain.types import Array, TensorType
 
 Done = Callable[["dict[str, Array] | None", "Exception | None"], None]
 """Called once with a run's outputs, or its error."""
-Held = tuple[str, str]
-"""A value and the name of a device that has it."""
 
 
 @dataclass(frozen=True)
