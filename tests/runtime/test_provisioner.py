@@ -12,7 +12,7 @@ from glowtrain.compiler.specialisation import executable_of
 from glowtrain.errors import DeviceError, DeviceLostError, GlowtrainError, ProvisionError
 from glowtrain.graph import Graph
 from glowtrain.runtime import HostManager
-from glowtrain.runtime.placement import provisioner
+from glowtrain.runtime.partition import needs
 from tests.runtime.devices import (
     Failing,
     ScriptedDevice,
@@ -29,7 +29,7 @@ Made = Callable[[str], ScriptedDevice | ScriptedMemory]
 @pytest.fixture(autouse=True)
 def compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled is the same in all tests here."""
-    monkeypatch.setattr(provisioner, "executable_of", _compiled)
+    monkeypatch.setattr(needs, "executable_of", _compiled)
 
 
 _executables: dict[tuple[str, object], Any] = {}
@@ -110,7 +110,7 @@ def test_a_failure_while_it_is_compiled(count: int, monkeypatch: pytest.MonkeyPa
             raise GlowtrainError("not to be compiled")
         return _compiled(*arguments)
 
-    monkeypatch.setattr(provisioner, "executable_of", failing)
+    monkeypatch.setattr(needs, "executable_of", failing)
     with HostManager(devices) as host:
         with pytest.raises(GlowtrainError, match="not to be compiled"):
             add(host)

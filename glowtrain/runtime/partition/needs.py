@@ -1,4 +1,4 @@
-"""What a stage takes in a device's memory: variables once, and for each part what its device says."""
+"""The functions of a stage, compiled over the same variables, and what they take in a device's memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from glowtrain.stages import Options
 
 
 def compiled(parts: Iterable[Part], backend: Backend) -> Iterator[tuple[Part, Executable]]:
-    """The parts of a stage, each compiled for variables as those before it have them in memory."""
+    """The parts of a stage, each with what the backend makes of it for variables as those before it have them in
+    memory: so nothing is rearranged between runs."""
     layouts: dict[str, tuple[int, ...]] = {}
     for part in parts:
         own = {variable.name for variable in part.graph.variables}
@@ -28,7 +29,7 @@ def stage_needs(partition: Partition, stage: int, device: Device) -> int:
 
     What its parts take from others is that of those others where the device works in the host's memory.
     """
-    parts = [part for part in partition.parts if part.stage == stage]
+    parts = partition.of_stage(stage)
     variables = {variable.name: variable for part in parts for variable in part.graph.variables}
     taken = 0 if device.shares_memory else max(_size(part.graph.inputs) for part in parts)
     own = sum(device.needs(part.graph, executable) for part, executable in compiled(parts, device.backend))

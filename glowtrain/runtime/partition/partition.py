@@ -56,6 +56,10 @@ class Partition:
         """The stages, in the order of their first parts."""
         return tuple(dict.fromkeys(part.stage for part in self.parts))
 
+    def of_stage(self, stage: int) -> list[Part]:
+        """The parts of a stage, in their order."""
+        return [part for part in self.parts if part.stage == stage]
+
     def __str__(self) -> str:
         from glowtrain.runtime.partition.text import to_text  # noqa: PLC0415  (the text is written in terms of these)
 

@@ -13,21 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any, TypeVar
 
 from glowtrain.backends.base import Backend, Executable
 from glowtrain.backends.device import Device, Resident, ResidentVariables
-from glowtrain.compiler.specialisation import executable_of
 from glowtrain.errors import DeviceError, DeviceLostError, ProvisionError
 from glowtrain.presentation.words import kind_of, listed
 from glowtrain.runtime.device.device_manager import DeviceManager, failure
-from glowtrain.runtime.partition.partition import Part, Partition
+from glowtrain.runtime.partition.needs import compiled
+from glowtrain.runtime.partition.partition import Partition
 from glowtrain.runtime.placement.executor import Executor, PlacedPart
 from glowtrain.runtime.placement.replica import Placed
-from glowtrain.stages import Options
 from glowtrain.types import Array
 
 Partitions = Mapping["int | None", Partition]
@@ -114,14 +112,10 @@ class Placing:
         """What a backend makes of a stage's parts, for all sizes."""
         if (stage, backend) in self.compiled:
             return self.compiled[stage, backend]
-        options, made, layouts = Options(facts=backend.facts), Compiled(), dict[str, tuple[int, ...]]()
-        for size in sorted(self.partitions, key=lambda size: size or 0, reverse=True):
-            for part in _of_stage(self.partitions[size], stage):
-                own = {variable.name for variable in part.graph.variables}
-                kept = tuple(sorted((name, layout) for name, layout in layouts.items() if name in own))
-                executable = executable_of(part.graph, backend, replace(options, variable_layouts=kept))
-                layouts |= executable.layouts
-                made[size, part.name] = executable
+        sizes = sorted(self.partitions, key=lambda size: size or 0, reverse=True)
+        parts = [(size, part) for size in sizes for part in self.partitions[size].of_stage(stage)]
+        functions = compiled((part for _, part in parts), backend)
+        made = {(size, part.name): function for (size, _), (part, function) in zip(parts, functions, strict=True)}
         self.compiled[stage, backend] = made
         return made
 
@@ -155,20 +149,18 @@ class Placing:
 
     def _lacking(self, stage: int, device: Device) -> str:
         """The operators of a stage that a device does not support, in words."""
-        nodes = (node for part in _of_stage(self.largest, stage) for node in part.graph.nodes)
+        nodes = (node for part in self.largest.of_stage(stage) for node in part.graph.nodes)
         operators = [node.operator for node in nodes if not _said(device, "supports", device.supports, node.operator)]
         return listed(sorted({type(operator).__name__ for operator in operators})) if operators else ""
 
     def _bytes(self, stage: int, device: Device) -> int:
         made = self._executables(stage, device.backend)
-        parts = {
-            (size, part.name): part for size in self.partitions for part in _of_stage(self.partitions[size], stage)
-        }
+        parts = {(size, part.name): part for size, cut in self.partitions.items() for part in cut.of_stage(stage)}
         variables = sum(array.nbytes for array in self._initial(stage).values())
         return variables + sum(_needs(device, part, made[key]) for key, part in parts.items())
 
     def _initial(self, stage: int) -> dict[str, Array]:
-        graphs = (part.graph for part in _of_stage(self.largest, stage))
+        graphs = (part.graph for part in self.largest.of_stage(stage))
         return {variable.name: variable.initial for graph in graphs for variable in graph.variables}
 
     # --- loading ------------------------------------------------------------------------------------------------------
@@ -224,10 +216,6 @@ def _give_back(manager: DeviceManager, free: Callable[[], None]) -> None:
         return
     except Exception as error:
         raise failure(manager.device, "unloading", error) from error
-
-
-def _of_stage(partition: Partition, stage: int) -> list[Part]:
-    return [part for part in partition.parts if part.stage == stage]
 
 
 def _rows(partition: Partition) -> int:
