@@ -132,6 +132,10 @@ class RequestSizeError(RequestError):
     """A request is larger than the server takes; the message names the limit."""
 
 
+class RequestTimeoutError(RequestError):
+    """A request took longer to arrive than the server waits; the message names the limit."""
+
+
 class AccessError(RequestError):
     """A request does not carry the token that the server asks for."""
 

@@ -19,7 +19,8 @@ import uvicorn
 from glowtrain.errors import InputError
 from glowtrain.runtime.checks import seconds
 from glowtrain.serving.access import EVERYBODY, Access
-from glowtrain.serving.http.app import application
+from glowtrain.serving.http.app import PATIENCE, application
+from glowtrain.serving.http.connections import timed
 from glowtrain.serving.logs import LOGGER
 from glowtrain.serving.repository import Repository
 from glowtrain.serving.rpc.service import handlers
@@ -29,6 +30,8 @@ MAX_REQUEST = 64 << 20
 """Bytes of a request, unless it is said."""
 DRAIN = 30.0
 """Seconds that requests have to be answered in when the server ends, unless it is said."""
+CONNECTIONS = 1000
+"""Connections of clients at once, unless it is said."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -36,8 +39,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class ServerOptions:
     """Where the server listens (port 0: a free one; gRPC port ``None``: no gRPC), and what it takes.
 
-    ``certificate`` and ``key`` are files for TLS; ``limit`` is the most bytes of a request; ``drain`` the seconds that
-    requests have to be answered in when the server ends.
+    ``certificate`` and ``key`` are files for TLS; ``limit`` is the most bytes of a request; ``patience`` the seconds
+    that one has to arrive in over HTTP; ``connections`` those over HTTP, and the calls over gRPC, at once; ``drain``
+    the seconds that requests have to be answered in when the server ends.
     """
 
     host: str = "127.0.0.1"
@@ -47,6 +51,8 @@ class ServerOptions:
     certificate: Path | None = None
     key: Path | None = None
     limit: int = MAX_REQUEST
+    patience: float = PATIENCE
+    connections: int = CONNECTIONS
     drain: float = DRAIN
 
     @property
@@ -176,8 +182,9 @@ class Server:
     def _http_server(self) -> uvicorn.Server:
         options = self.options
         config = uvicorn.Config(
-            application(self.service, options.access, options.limit),
+            application(self.service, options.access, options.limit, options.patience),
             log_config=None, access_log=False, lifespan="off", server_header=False, ws="none",
+            http=timed(options.patience), limit_concurrency=options.connections + 1,
             ssl_certfile=options.certificate, ssl_keyfile=options.key,
             timeout_graceful_shutdown=max(1, round(options.drain)),
         )  # fmt: skip
@@ -186,7 +193,9 @@ class Server:
     async def _grpc_server(self) -> grpc.aio.Server:
         options = self.options
         limits = [("grpc.max_receive_message_length", options.limit), ("grpc.max_send_message_length", -1)]
-        server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(
+            options=[*limits, ("grpc.so_reuseport", 0)], maximum_concurrent_rpcs=options.connections
+        )
         server.add_generic_rpc_handlers((handlers(self.service, options.access),))
         if options.grpc_port is not None:
             self.grpc_port = _bound(server, options.address(options.grpc_port), options)

@@ -16,6 +16,7 @@ from glowtrain.errors import (
     ProvisionError,
     QueueFullError,
     RequestSizeError,
+    RequestTimeoutError,
     UnavailableError,
     UnknownNetworkError,
 )
@@ -33,6 +34,7 @@ class Status:
 _STATUSES: tuple[tuple[type[GlowtrainError], Status], ...] = (
     (UnknownNetworkError, Status(404, grpc.StatusCode.NOT_FOUND)),
     (RequestSizeError, Status(413, grpc.StatusCode.RESOURCE_EXHAUSTED)),
+    (RequestTimeoutError, Status(408, grpc.StatusCode.DEADLINE_EXCEEDED)),
     (QueueFullError, Status(429, grpc.StatusCode.RESOURCE_EXHAUSTED, "REJECTED")),
     (DeadlineError, Status(504, grpc.StatusCode.DEADLINE_EXCEEDED, "REJECTED")),
     (UnavailableError, Status(503, grpc.StatusCode.UNAVAILABLE, "REJECTED")),

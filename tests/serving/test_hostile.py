@@ -7,6 +7,7 @@ import gzip
 import json
 import socket
 import threading
+import time
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -96,6 +97,59 @@ def test_many_small_chunks_are_one_body(server: Server) -> None:
         assert answer.status == 200
 
 
+def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    text = start("Content-Length: 1000") + b"{"
+    with (
+        served(load=False, double=scaled()) as both,
+        running(*both, patience=0.1) as server,
+        raw(server, text) as connection,
+    ):
+        answer = HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 408
+        assert "not come within 0.1 seconds" in told(answer)
+        assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /v2/health/live HTTP/1.1\r\nHost: here\r\n\r\n"])
+def test_a_head_that_comes_byte_by_byte_ends_the_connection(before: bytes) -> None:
+    """At the first request of a connection, and at a later one."""
+    with served(load=False, double=scaled()) as both, running(*both, patience=0.1) as server:
+        with raw(server, before) as connection:
+            if before:
+                answer = HTTPResponse(connection)
+                answer.begin()
+                assert json.loads(answer.read()) == {"live": True}
+            connection.setblocking(False)
+            assert ends_while_it_is_sent(connection, b"GET /v2 HTTP/1.1\r\nHost: " + b"x" * 1000)
+        assert post(server, REQUEST).status == 200
+
+
+def ends_while_it_is_sent(connection: socket.socket, text: bytes) -> bool:
+    """Whether the other end closes before all of a text was sent, a byte at a time."""
+    for byte in text:
+        time.sleep(0.01)
+        try:
+            connection.send(bytes([byte]))
+            if not connection.recv(1):
+                return True
+        except BlockingIOError:
+            continue
+        except ConnectionError:
+            return True
+    return False
+
+
+def test_connections_have_a_limit() -> None:
+    """Those beyond it are told so; when others end there is room again."""
+    with served(load=False, double=scaled()) as both, running(*both, connections=2) as server:
+        with raw(server, b""), raw(server, b""):
+            while post(server, REQUEST).status != 503:
+                pass
+        while post(server, REQUEST).status != 200:
+            pass
+
+
 @pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 def test_a_bomb_is_not_decompressed(server: Server, encoding: str, compress: object) -> None:
     assert callable(compress)
@@ -170,6 +224,24 @@ def test_a_call_that_is_cancelled_takes_its_request_back() -> None:
         assert host.came.acquire(timeout=30)
         call.cancel()
         assert waits_to_be_cancelled(host)
+
+
+def test_calls_have_a_limit() -> None:
+    host = FakeHost()
+    said = ModelInferRequest(model_name="slow")
+    said.inputs.add(name="x", datatype="FP32", shape=[1, 1]).contents.fp32_contents.append(1)
+    with (
+        running(*fake_service(host), connections=1) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+    ):
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        first = infer.future(said.SerializeToString())
+        assert host.came.acquire(timeout=30)
+        with pytest.raises(grpc.RpcError) as caught:
+            infer(said.SerializeToString(), timeout=30)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        host.asked[0].answer()
+        assert first.result(timeout=30)
 
 
 def waits_to_be_cancelled(host: FakeHost) -> bool:

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from glowtrain.errors import GlowtrainError, InputError
+from glowtrain.errors import GlowtrainError, InputError, RequestTimeoutError
 from glowtrain.serving.access import Access
 from glowtrain.serving.http import messages
 from glowtrain.serving.http.bodies import parse_json, read_body
@@ -28,12 +28,15 @@ from glowtrain.serving.status import status_of, told
 Endpoint = Callable[[Request], Awaitable[Response]]
 OPENAPI = "open_inference.yaml"
 """What the routes take and give, in the words of OpenAPI."""
+PATIENCE = 60.0
+"""Seconds that a request has to arrive in, unless it is said."""
 
 
-def application(service: InferenceService, access: Access, limit: int) -> Starlette:
-    """The application. ``limit``: the most bytes of a request's body, as it comes and when it is decompressed."""
+def application(service: InferenceService, access: Access, limit: int, patience: float = PATIENCE) -> Starlette:
+    """The application. ``limit``: the most bytes of a request's body, as it comes and when it is decompressed;
+    ``patience``: the seconds that it has to come in."""
     return Starlette(
-        routes=list(_Routes(service, access, limit)),
+        routes=list(_Routes(service, access, limit, patience)),
         middleware=[Middleware(Events)],
         exception_handlers={
             HTTPException: _no_route,
@@ -47,10 +50,11 @@ def application(service: InferenceService, access: Access, limit: int) -> Starle
 class _Routes:
     """What is at each path."""
 
-    def __init__(self, service: InferenceService, access: Access, limit: int) -> None:
+    def __init__(self, service: InferenceService, access: Access, limit: int, patience: float) -> None:
         self._service = service
         self._access = access
         self._limit = limit
+        self._patience = patience
 
     def __iter__(self) -> Iterator[Route]:
         yield _get("/v2/health/live", self._live)
@@ -116,7 +120,11 @@ class _Routes:
     async def _body(self, request: Request) -> bytes | bytearray:
         headers = request.headers
         encoding, length = headers.get("content-encoding"), headers.get("content-length")
-        return await read_body(request.stream(), length, encoding, self._limit)
+        try:
+            async with asyncio.timeout(self._patience):
+                return await read_body(request.stream(), length, encoding, self._limit)
+        except TimeoutError:
+            raise RequestTimeoutError(f"the request has not come within {self._patience:g} seconds") from None
 
     async def _index(self, request: Request) -> Response:
         said = await self._object(request)
@@ -180,10 +188,13 @@ def _error(status: int, message: str, headers: Any = None) -> Response:
     return JSONResponse({"error": message}, status, headers)
 
 
+CLOSE = {"connection": "close"}
+
+
 async def _refused(request: Request, error: Exception) -> Response:
     """What is left of a body that was not read is not waited for: the connection ends."""
     status = status_of(error).http
-    headers = {401: {"www-authenticate": "Bearer"}, 413: {"connection": "close"}, 429: {"retry-after": "1"}}
+    headers = {401: {"www-authenticate": "Bearer"}, 408: CLOSE, 413: CLOSE, 429: {"retry-after": "1"}}
     return _error(status, told(error), headers.get(status))
 
 

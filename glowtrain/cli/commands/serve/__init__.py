@@ -45,6 +45,8 @@ def serve(
     tls_cert: given.Certificate = None,
     tls_key: given.Key = None,
     max_request: given.MaxRequest = "64MB",
+    max_connections: given.MaxConnections = 1000,
+    request_timeout: given.RequestTimeout = 60.0,
     drain: given.Drain = 30.0,
     log_format: given.LogFormat = "text",
     log_level: given.LogLevel = "info",
@@ -68,7 +70,7 @@ def serve(
     import_modules(modules)
     chosen = server.ServerOptions(
         host, port, grpc_port, access.Access.from_file(token_file), tls_cert, tls_key,
-        parse_bytes(max_request, "--max-request"), drain,
+        parse_bytes(max_request, "--max-request"), request_timeout, max_connections, drain,
     )  # fmt: skip
     chosen.check()
     read = partial(open_model, dims=parse_dims(dims), open_batch=open_batch, training=False)

@@ -66,6 +66,19 @@ Key = Annotated[Path | None, typer.Option("--tls-key", metavar="F", help="Its ke
 MaxRequest = Annotated[
     str, typer.Option(metavar="M", help="The most bytes of a request, such as 64MB.", rich_help_panel=NETWORK)
 ]
+MaxConnections = Annotated[
+    int,
+    typer.Option(
+        min=1, metavar="N", help="The most connections over HTTP, and calls over gRPC, at once.",
+        rich_help_panel=NETWORK,
+    ),
+]  # fmt: skip
+RequestTimeout = Annotated[
+    float,
+    typer.Option(
+        min=0.001, metavar="S", help="Seconds that a request over HTTP has to arrive in.", rich_help_panel=NETWORK
+    ),
+]
 Drain = Annotated[
     float,
     typer.Option(
