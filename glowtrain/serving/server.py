@@ -21,6 +21,7 @@ from glowtrain.runtime.checks import seconds
 from glowtrain.serving.access import EVERYBODY, Access
 from glowtrain.serving.http.app import PATIENCE, application
 from glowtrain.serving.http.connections import timed
+from glowtrain.serving.http.large_json import JsonMessages
 from glowtrain.serving.logs import LOGGER
 from glowtrain.serving.repository import Repository
 from glowtrain.serving.rpc.service import handlers
@@ -116,7 +117,9 @@ class Server:
         with contextlib.ExitStack() as stack:
             listener = stack.enter_context(listener_on(self.options.host, self.options.port))
             self.port = listener.getsockname()[1]
-            self._http = self._http_server()
+            json = JsonMessages()
+            stack.callback(json.close)
+            self._http = self._http_server(json)
             self._grpc = await self._grpc_server()
             stack.enter_context(self._signals())
             await self._serve(listener)
@@ -179,10 +182,10 @@ class Server:
             for each in _SIGNALS:
                 self._loop.remove_signal_handler(each)
 
-    def _http_server(self) -> uvicorn.Server:
+    def _http_server(self, json: JsonMessages) -> uvicorn.Server:
         options = self.options
         config = uvicorn.Config(
-            application(self.service, options.access, options.limit, options.patience),
+            application(self.service, options.access, options.limit, options.patience, json),
             log_config=None, access_log=False, lifespan="off", server_header=False, ws="none",
             http=timed(options.patience), limit_concurrency=options.connections + 1,
             ssl_certfile=options.certificate, ssl_keyfile=options.key,

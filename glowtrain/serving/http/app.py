@@ -20,6 +20,7 @@ from glowtrain.serving.access import Access
 from glowtrain.serving.http import messages
 from glowtrain.serving.http.bodies import parse_json, read_body
 from glowtrain.serving.http.events import CLIENT_GONE, Events
+from glowtrain.serving.http.large_json import JsonMessages
 from glowtrain.serving.metrics import CONTENT_TYPE
 from glowtrain.serving.requests import InferAnswer, flag_of
 from glowtrain.serving.service import InferenceService
@@ -32,11 +33,17 @@ PATIENCE = 60.0
 """Seconds that a request has to arrive in, unless it is said."""
 
 
-def application(service: InferenceService, access: Access, limit: int, patience: float = PATIENCE) -> Starlette:
+def application(
+    service: InferenceService,
+    access: Access,
+    limit: int,
+    patience: float = PATIENCE,
+    json: JsonMessages | None = None,
+) -> Starlette:
     """The application. ``limit``: the most bytes of a request's body, as it comes and when it is decompressed;
-    ``patience``: the seconds that it has to come in."""
+    ``patience``: the seconds that it has to come in; ``json``: who reads and writes it."""
     return Starlette(
-        routes=list(_Routes(service, access, limit, patience)),
+        routes=list(_Routes(service, access, limit, patience, json or JsonMessages())),
         middleware=[Middleware(Events)],
         exception_handlers={
             HTTPException: _no_route,
@@ -50,11 +57,14 @@ def application(service: InferenceService, access: Access, limit: int, patience:
 class _Routes:
     """What is at each path."""
 
-    def __init__(self, service: InferenceService, access: Access, limit: int, patience: float) -> None:
+    def __init__(
+        self, service: InferenceService, access: Access, limit: int, patience: float, json: JsonMessages
+    ) -> None:
         self._service = service
         self._access = access
         self._limit = limit
         self._patience = patience
+        self._json = json
 
     def __iter__(self) -> Iterator[Route]:
         yield _get("/v2/health/live", self._live)
@@ -107,15 +117,14 @@ class _Routes:
     async def _infer(self, request: Request) -> Response:
         name, version = _model_of(request)
         with self._service.counting_refusals(name, version):
-            decoded = messages.decode(
-                name, version, await self._body(request), request.headers.get(messages.HEADER_LENGTH)
-            )
+            length = request.headers.get(messages.HEADER_LENGTH)
+            decoded = await self._json.decode(name, version, await self._body(request), length)
             messages.check_encodings(decoded, self._service.output_types(decoded))
             answer: InferAnswer = await _unless_gone(request, self._service.infer(decoded))
-            body, length = messages.encode(decoded, answer)
-        if length is None:
+            body, size = await self._json.encode(decoded, answer)
+        if size is None:
             return Response(body, media_type="application/json")
-        return Response(body, media_type="application/octet-stream", headers={messages.HEADER_LENGTH: str(length)})
+        return Response(body, media_type="application/octet-stream", headers={messages.HEADER_LENGTH: str(size)})
 
     async def _body(self, request: Request) -> bytes | bytearray:
         headers = request.headers

@@ -157,16 +157,20 @@ def _binary(request: InferRequest, output: RequestedOutput) -> bool:
     return request.binary_output if output.binary is None else output.binary
 
 
+def is_binary(request: InferRequest, name: str) -> bool:
+    """Whether an output goes as bytes."""
+    return next((_binary(request, output) for output in request.outputs if output.name == name), request.binary_output)
+
+
 def encode(request: InferRequest, answer: InferAnswer) -> tuple[bytes, int | None]:
     """The body of an answer, and how many of its bytes are JSON if not all are.
 
     Raises :class:`InputError` for outputs that JSON cannot say.
     """
-    binary = {output.name: _binary(request, output) for output in request.outputs}
     outputs, tensors = [], []
     for name, array in answer.outputs.items():
         said: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
-        if binary.get(name, request.binary_output):
+        if is_binary(request, name):
             tensors.append(to_bytes(array))
             said["parameters"] = {"binary_data_size": len(tensors[-1])}
         else:
