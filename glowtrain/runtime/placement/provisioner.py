@@ -23,7 +23,7 @@ from glowtrain.errors import DeviceError, DeviceLostError, ProvisionError
 from glowtrain.presentation.words import kind_of, listed
 from glowtrain.runtime.device.device_manager import DeviceManager, failure
 from glowtrain.runtime.partition.needs import compiled
-from glowtrain.runtime.partition.partition import Partition
+from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.runtime.placement.executor import Executor, PlacedPart
 from glowtrain.runtime.placement.replica import Placed
 from glowtrain.types import Array
