@@ -92,7 +92,7 @@ class Report:
     threads: list[int] = field(default_factory=list)
     swaps: int = 0
     left: int = 0
-    """Requests that are still somewhere in memory, after all."""
+    """Requests that are still somewhere in memory, after all, and were not before."""
 
     @property
     def flat(self) -> bool:
@@ -120,6 +120,7 @@ class Soak:
     def __init__(self, clients: int, pause: float, seed: int) -> None:
         """``pause``: seconds between two networks that are replaced."""
         self.report = Report()
+        self.before = frozenset(map(id, _requests()))
         self.clients, self.pause, self.seed = clients, pause, seed
         self.stop = threading.Event()
         self.host = HostManager(cpu_devices(2, threads=1), time_limit=None)
@@ -180,8 +181,13 @@ class Soak:
         if pending := sum(network.pending for network in self.networks):
             self.report.wrong.append(f"{pending} requests are pending")
         self.networks.clear()
-        gc.collect()
-        self.report.left = sum(isinstance(each, NetworkRequest) for each in gc.get_objects())
+        self.report.left = sum(id(each) not in self.before for each in _requests())
+
+
+def _requests() -> list[NetworkRequest]:
+    """All that are in memory and something refers to."""
+    gc.collect()
+    return [each for each in gc.get_objects() if isinstance(each, NetworkRequest)]
 
 
 @dataclass
