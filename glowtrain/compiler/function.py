@@ -258,7 +258,7 @@ def _limit(count: Any) -> int:
 def _value(template: Template, name: str, inputs: Mapping[str, Any]) -> Array:
     """The elements of an input. Raises :class:`InputError` for another dtype than the model declares."""
     dtype = template.inputs[name].dtype
-    array = as_array(inputs[name], TensorType(dtype))
+    array = as_array(inputs[name], TensorType(dtype), name)
     if array.dtype != dtype.numpy:
         raise InputError(
             f"{template.name}: {name!r} must be {template.inputs[name]}, not {array.dtype}{list(array.shape)}"

@@ -41,7 +41,9 @@ class NetworkSignature:
             return {name: array.copy() if copied else array for name, array in inputs.items()}, rows
         if not isinstance(inputs, Mapping):
             raise InputError(f"{self.name}: inputs must be a dict from names to arrays, not {kind_of(inputs)}")
-        arrays = {name: as_array(inputs[name], _any_rows(spec)) for name, spec in self.inputs.items() if name in inputs}
+        arrays = {
+            name: as_array(inputs[name], _any_rows(spec), name) for name, spec in self.inputs.items() if name in inputs
+        }
         if copied:
             arrays = {name: array.copy() for name, array in arrays.items()}
         problems = [f"{name!r} is missing ({spec})" for name, spec in self.inputs.items() if name not in inputs]
