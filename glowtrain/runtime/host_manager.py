@@ -246,7 +246,7 @@ class HostManager:
         call = NetworkCall(name, inputs, version, outputs, priority, timeout)
         self._registry.check_open()
         if name in self._registry.pipelines:
-            return self._registry.pipelines.run(call, self._enqueued)
+            return self._registry.pipelines.run(call, self._enqueued, lambda each: self.network(each).signature.inputs)
         return self._enqueued(call)
 
     def _enqueued(self, call: NetworkCall) -> RequestFuture:
@@ -265,7 +265,9 @@ class HostManager:
         """The answer itself: :meth:`run` and waiting for it. Where nothing waits and the device is free, this thread
         runs it."""
         if name in self._registry.pipelines:
-            return self._waited(self.run(name, inputs, outputs=outputs, priority=priority, timeout=timeout))
+            return self._waited(
+                self.run(name, inputs, version=version, outputs=outputs, priority=priority, timeout=timeout)
+            )
         call = NetworkCall(name, inputs, version, outputs, priority, timeout)
         self._registry.check_open()
         later = timeout or self._watch.on_thread  # a device that hangs must not have the thread that looks for that

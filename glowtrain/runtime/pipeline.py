@@ -6,7 +6,8 @@ devices work at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -19,10 +20,13 @@ from glowtrain.presentation.words import kind_of, listed
 from glowtrain.runtime.deadline import Deadline
 from glowtrain.runtime.request.call import NetworkCall
 from glowtrain.runtime.request.request import RequestFuture
+from glowtrain.runtime.signature import asked_outputs
 from glowtrain.types import Array
 
 Ask = Callable[[NetworkCall], RequestFuture]
 """How a network is asked."""
+InputsOf = Callable[[str], Collection[str]]
+"""What a network takes, by its name. Raises :class:`UnknownNetworkError`."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +46,25 @@ class Pipeline:
         self.links = tuple(links)
         self.outputs = dict(outputs)
 
-    def run(self, call: NetworkCall, ask: Ask) -> RequestFuture:
+    def run(self, call: NetworkCall, ask: Ask, inputs_of: InputsOf) -> RequestFuture:
         """Ask all links, one after the other; the answer has the pipeline's outputs. Raises what asking the first one
-        does, and :class:`InputError` for unknown outputs."""
-        wanted = tuple(self.outputs) if call.outputs is None else tuple(call.outputs)
-        if wrong := [name for name in wanted if name not in self.outputs]:
-            raise InputError(f"{self.name} has no output {listed(wrong)}; it has {listed(self.outputs)}")
-        return _Run(self, call, wanted, ask).start()
+        does, :class:`InputError` for unknown inputs and outputs, and :class:`UnknownNetworkError`."""
+        if call.version is not None:
+            raise InputError(f"{self.name} is a pipeline, which has no versions; {call.version!r} is asked for")
+        outputs = asked_outputs(self.name, self.outputs, call.outputs)
+        feeds = [link.feeds or {name: name for name in inputs_of(link.network)} for link in self.links]
+        self._check_inputs(call.inputs, feeds)
+        return _Run(self, call, outputs, feeds, ask).start()
+
+    def _check_inputs(self, inputs: object, feeds: Sequence[Mapping[str, str]]) -> None:
+        if not isinstance(inputs, Mapping):
+            raise InputError(f"{self.name}: inputs must be a dict from names to arrays, not {kind_of(inputs)}")
+        known = dict.fromkeys(source for each in feeds for source in each.values() if not self._is_made(source))
+        if wrong := [name for name in inputs if name not in known]:
+            raise InputError(f"{self.name}: {listed(wrong)} is not an input; it has {listed(known)}")
+
+    def _is_made(self, source: str) -> bool:
+        return any(source.startswith(f"{link.network}.") for link in self.links)
 
 
 class Pipelines:
@@ -71,9 +87,9 @@ class Pipelines:
         """Have one more."""
         self._all[pipeline.name] = pipeline
 
-    def run(self, call: NetworkCall, ask: Ask) -> RequestFuture:
+    def run(self, call: NetworkCall, ask: Ask, inputs_of: InputsOf) -> RequestFuture:
         """What :meth:`Pipeline.run` does, of the pipeline that is called."""
-        future = self._all[call.name].run(call, ask)
+        future = self._all[call.name].run(call, ask, inputs_of)
         with self._changed:
             self._flowing.add(future)
         future.add_done_callback(self._flowed)
@@ -91,16 +107,24 @@ class Pipelines:
 
 
 class _Run:
-    """One request on its way through a pipeline."""
+    """One request on its way through a pipeline. ``feeds``: where the inputs of each link come from."""
 
-    def __init__(self, pipeline: Pipeline, call: NetworkCall, outputs: Sequence[str], ask: Ask) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        call: NetworkCall,
+        outputs: Sequence[str],
+        feeds: Sequence[Mapping[str, str]],
+        ask: Ask,
+    ) -> None:
         self.pipeline = pipeline
         self.ask = ask
         self.values: dict[str, Array] = deepcopy(dict(call.inputs))
         """What is there so far: inputs by name, results by network and output."""
         self.outputs = outputs
+        self.feeds = feeds
         self.priority = call.priority
-        self.deadline = Deadline.after(call.timeout)
+        self.deadline = Deadline(None if call.timeout is None else time.monotonic() + call.timeout)
         self.future = RequestFuture()
         self.inner: RequestFuture | None = None
         self.future.add_done_callback(self._settled)
@@ -112,19 +136,19 @@ class _Run:
 
     def _ask(self, index: int) -> None:
         link = self.pipeline.links[index]
-        inner = self.ask(NetworkCall(link.network, self._inputs(link), priority=self.priority, timeout=self._left()))
+        inner = self.ask(NetworkCall(link.network, self._inputs(index), priority=self.priority, timeout=self._left()))
         self.inner = inner
         inner.add_done_callback(partial(self._answered, index))
         if self.future.cancelled():
             inner.cancel()
 
-    def _inputs(self, link: Link) -> dict[str, Array]:
-        if not link.feeds:
-            return {name: value for name, value in self.values.items() if "." not in name}
+    def _inputs(self, index: int) -> dict[str, Array]:
+        """What a link takes; an input of the same name that nobody gave is for its network to miss."""
+        link, feeds = self.pipeline.links[index], self.feeds[index]
         missing = [source for source in link.feeds.values() if source not in self.values]
         if missing:
             raise InputError(f"{self.pipeline.name}: {listed(missing)} of network {link.network} is not there")
-        return {name: self.values[source] for name, source in link.feeds.items()}
+        return {name: self.values[source] for name, source in feeds.items() if source in self.values}
 
     def _left(self) -> float | None:
         left = self.deadline.left
@@ -143,13 +167,24 @@ class _Run:
             if index + 1 < len(self.pipeline.links):
                 self._ask(index + 1)
                 return
-            answer = {name: self.values[self.pipeline.outputs[name]] for name in self.outputs}
+            answer = self._answer()
         except Exception as error:  # noqa: BLE001 - whoever asked gets it, whatever it is
             if self.future.begin():
                 self.future.set_exception(error)
             return
         if self.future.begin():
             self.future.set_result(answer)
+
+    def _answer(self) -> dict[str, Array]:
+        """The outputs asked for, each in memory of its own."""
+        sources = {name: self.pipeline.outputs[name] for name in self.outputs}
+        if missing := [source for source in sources.values() if source not in self.values]:
+            raise InputError(f"{self.pipeline.name}: its output {listed(missing)} is not there")
+        first = {source: name for name, source in reversed(sources.items())}
+        return {
+            name: self.values[source] if first[source] == name else self.values[source].copy()
+            for name, source in sources.items()
+        }
 
     def _settled(self, future: Future[Any]) -> None:
         if future.cancelled() and self.inner is not None:
@@ -165,14 +200,29 @@ def checked(name: str, links: Any, outputs: Any) -> Pipeline:
         raise InputError(f"pipeline {name}: its outputs say for each name which network.output it is")
     before: list[str] = []
     for link in links:
-        sources = [source.rpartition(".")[0] for source in link.feeds.values() if "." in source]
-        if wrong := [source for source in sources if source not in before]:
+        _check_link(name, link)
+        sources = [source for source in link.feeds.values() if "." in source]
+        if wrong := [source for source in sources if not _is_of(source, before)]:
             raise InputError(
                 f"pipeline {name}: {link.network} takes from {listed(wrong)}, which does not run before it"
             )
         before.append(link.network)
-    if wrong := [value for value in outputs.values() if value.rpartition(".")[0] not in before]:
+    if wrong := [value for value in outputs.values() if not isinstance(value, str) or not _is_of(value, before)]:
         raise InputError(f"pipeline {name}: its outputs are of {listed(before)}, not {listed(wrong)}")
     if len(set(before)) < len(before):
         raise InputError(f"pipeline {name}: a network is in it once; add it under another name for a second time")
     return Pipeline(name, tuple(links), outputs)
+
+
+def _check_link(name: str, link: Link) -> None:
+    network: object = link.network
+    feeds: object = link.feeds
+    if not isinstance(network, str):
+        raise InputError(f"pipeline {name}: a link is of a network by name, not {kind_of(network)}")
+    if not isinstance(feeds, Mapping) or not all(isinstance(each, str) for pair in feeds.items() for each in pair):
+        raise InputError(f"pipeline {name}: feeds of {network} say for each input, by name, where it comes from")
+
+
+def _is_of(value: str, networks: Collection[str]) -> bool:
+    """Whether a value is ``"network.output"`` of one of them; both names may have dots."""
+    return any(value.startswith(f"{network}.") for network in networks)

@@ -72,17 +72,7 @@ class NetworkSignature:
 
     def asked(self, outputs: Collection[str] | None) -> tuple[str, ...]:
         """The outputs that a request asks for; all by default. Raises :class:`InputError` for unknown ones."""
-        if outputs is None:
-            return tuple(self.outputs)
-        if isinstance(outputs, str):
-            raise InputError(f"{self.name}: outputs are a list of names, not a text: [{outputs!r}]")
-        given: Any = outputs
-        if not isinstance(given, Collection):
-            raise InputError(f"{self.name}: outputs are a list of names, not {kind_of(given)}")
-        wrong = [repr(name) for name in given if not isinstance(name, str) or name not in self.outputs]
-        if wrong:
-            raise InputError(f"{self.name} has no output {', '.join(wrong)}; it has {listed(self.outputs)}")
-        return tuple(dict.fromkeys(outputs))
+        return asked_outputs(self.name, self.outputs, outputs)
 
     def _problem(self, name: str, array: Array) -> str:
         spec = self.inputs[name]
@@ -113,6 +103,21 @@ class NetworkSignature:
             return
         for begin in range(0, len(array), self.size):
             yield np.take(array, np.minimum(np.arange(begin, begin + self.size), len(array) - 1), axis=0)
+
+
+def asked_outputs(name: str, known: Collection[str], outputs: Collection[str] | None) -> tuple[str, ...]:
+    """The outputs that a request asks for, of those that ``name`` has; all by default. Raises :class:`InputError` for
+    unknown ones."""
+    if outputs is None:
+        return tuple(known)
+    if isinstance(outputs, str):
+        raise InputError(f"{name}: outputs are a list of names, not a text: [{outputs!r}]")
+    given: Any = outputs
+    if not isinstance(given, Collection):
+        raise InputError(f"{name}: outputs are a list of names, not {kind_of(given)}")
+    if wrong := [repr(each) for each in given if not isinstance(each, str) or each not in known]:
+        raise InputError(f"{name} has no output {', '.join(wrong)}; it has {listed(known)}")
+    return tuple(dict.fromkeys(outputs))
 
 
 def signature_of(name: str, largest: Graph, *, batched: bool) -> NetworkSignature:

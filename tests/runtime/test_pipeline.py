@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from time import sleep
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,14 +139,22 @@ def test_the_deadline_is_that_of_all_networks_together() -> None:
     ("links", "outputs", "match"),
     [
         ([], {"y": "a.y"}, "list of Link"),
-        ([Link("double"), Link("triple", {"x": "other.y"})], {"y": "triple.y"}, "takes from 'other'"),
-        ([Link("triple", {"x": "double.y"}), Link("double")], {"y": "triple.y"}, "takes from 'double'"),
+        (
+            [Link("double"), Link("triple", {"x": "other.y"})],
+            {"y": "triple.y"},
+            "takes from 'other.y', which does not run before it",
+        ),
+        ([Link("triple", {"x": "double.y"}), Link("double")], {"y": "triple.y"}, "takes from 'double.y'"),
         ([Link("double")], {}, "outputs"),
         ([Link("double")], {"y": "triple.y"}, "outputs are of 'double'"),
         ([Link("double"), Link("double")], {"y": "double.y"}, "in it once"),
+        ([Link("double")], {"y": 5}, "outputs are of 'double', not 5"),
+        ([Link(5)], {"y": "5.y"}, "a link is of a network by name, not 5"),
+        ([Link("double", 5)], {"y": "double.y"}, "feeds of double say for each input"),
+        ([Link("double", {"x": 5})], {"y": "double.y"}, "feeds of double say for each input"),
     ],
 )
-def test_pipelines_that_cannot_be_meant(links: list[Link], outputs: dict[str, str], match: str) -> None:
+def test_pipelines_that_cannot_be_meant(links: list[Any], outputs: dict[str, Any], match: str) -> None:
     with _host() as host, pytest.raises(InputError, match=match):
         host.add_pipeline("six", links, outputs)
 
@@ -208,3 +217,67 @@ def test_arrays_may_be_used_again() -> None:
         mine[:] = 77
         gate.open()
         assert np.array_equal(future.result(60)["y"], _rows(4) * 3)
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        ({"inputs": 5}, "inputs must be a dict from names to arrays, not 5"),
+        ({"inputs": {"x": _rows(1), "typo": _rows(1)}}, "six: 'typo' is not an input; it has 'x'"),
+        ({"outputs": "half"}, "outputs are a list of names, not a text"),
+        ({"outputs": ["none"]}, "six has no output 'none'; it has 'y', 'half'"),
+        ({"version": "1"}, "six is a pipeline, which has no versions"),
+    ],
+)
+def test_requests_that_cannot_be_meant(said: dict[str, Any], match: str) -> None:
+    with _host() as host:
+        _chain(host)
+        for ask in (host.run, host.run_sync):
+            with pytest.raises(InputError, match=match):
+                ask("six", **{"inputs": {"x": _rows(1)}, **said})
+
+
+def test_each_network_takes_the_inputs_of_its_own_names() -> None:
+    """Where it is not said where they come from."""
+
+    @gt.model(x=gt.f32["batch", 3], more=gt.f32["batch", 3])
+    def plus(x: gt.Value, more: gt.Value) -> dict[str, gt.Value]:
+        return {"y": x + more}
+
+    with _host() as host:
+        host.add_network("plus", plus)
+        host.add_pipeline("both", [Link("double"), Link("plus")], {"double": "double.y", "sum": "plus.y"})
+        answer = host.run_sync("both", {"x": _rows(2), "more": _rows(2) + 1})
+        np.testing.assert_array_equal(answer["double"], _rows(2) * 2)
+        np.testing.assert_array_equal(answer["sum"], _rows(2) * 2 + 1)
+        with pytest.raises(InputError, match="'more' is missing"):
+            host.run_sync("both", {"x": _rows(2)})
+
+
+def test_names_may_have_dots() -> None:
+    @gt.model(x=gt.f32["batch", 3])
+    def dotted(x: gt.Value) -> dict[str, gt.Value]:
+        return {"out.y": x * 3.0}
+
+    with _host() as host:
+        host.add_network("v2.dotted", dotted)
+        links = [Link("v2.dotted"), Link("double", {"x": "v2.dotted.out.y"})]
+        host.add_pipeline("six", links, {"y": "double.y", "half": "v2.dotted.out.y"})
+        answer = host.run_sync("six", {"x": _rows(2)})
+        np.testing.assert_array_equal(answer["y"], _rows(2) * 6)
+        np.testing.assert_array_equal(answer["half"], _rows(2) * 3)
+
+
+def test_outputs_that_are_one_value_share_no_memory() -> None:
+    with _host() as host:
+        host.add_pipeline("two", [Link("double")], {"one": "double.y", "two": "double.y"})
+        answer = host.run_sync("two", {"x": _rows(2)}, timeout=float("inf"))
+        np.testing.assert_array_equal(answer["one"], answer["two"])
+        assert not np.shares_memory(answer["one"], answer["two"])
+
+
+def test_an_output_that_no_network_has() -> None:
+    with _host() as host:
+        host.add_pipeline("none", [Link("double")], {"y": "double.none"})
+        with pytest.raises(InputError, match="none: its output 'double.none' is not there"):
+            host.run_sync("none", {"x": _rows(2)})
