@@ -15,9 +15,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from glowtrain.backends.base import Backend, Executable
+from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Operator
 from glowtrain.types import Array
 
@@ -39,6 +41,18 @@ class DeviceFacts:
     bandwidth: float = 12.0
     link: float | None = None
     launch: float = 5_000.0
+
+    def __post_init__(self) -> None:
+        memory: object = self.memory
+        if memory is not None and not (isinstance(memory, Integral) and int(memory) >= 0):
+            raise InputError(f"a device's memory is a number of bytes or None, not {memory!r}")
+        for name in ("operations", "bandwidth", "link"):
+            rate: Any = getattr(self, name)
+            if not (name == "link" and rate is None) and not (isinstance(rate, Real) and float(rate) > 0):
+                raise InputError(f"a device's {name} is a number above 0, not {rate!r}")
+        launch: Any = self.launch
+        if not (isinstance(launch, Real) and 0 <= float(launch) < float("inf")):
+            raise InputError(f"a device's launch is a number of nanoseconds from 0, not {launch!r}")
 
 
 class ResidentVariables(ABC):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from numbers import Integral
-from typing import Any
 
 import numpy as np
 
@@ -165,9 +163,6 @@ def _check(device: Device) -> None:
         raise InputError(f"device {device.name}: its backend is {kind_of(backend)}, which is no Backend")
     if not isinstance(facts, DeviceFacts):
         raise InputError(f"device {device.name}: its facts are {kind_of(facts)}, which is no DeviceFacts")
-    memory: Any = facts.memory
-    if memory is not None and not (isinstance(memory, Integral) and int(memory) >= 0):
-        raise InputError(f"device {device.name}: its memory is a number of bytes or None, not {memory!r}")
 
 
 def _own_cores() -> Collection[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,9 @@ of them finds less in a part than in the whole."""
 ROUNDS = 6
 """Times that stages are chosen anew at most, after one took more memory than was estimated."""
 
+NEARLY_NONE = 1e-9
+"""Bytes, for a device that has none: what takes any takes a large part of them."""
+
 
 def partitioned(
     graph: Graph,
@@ -62,6 +66,7 @@ def partitioned(
     if not isinstance(graph, Graph):
         raise PartitionError(f"partitioned takes a graph, {no_graph(graph)}")
     _check_devices(devices, count, cuts)
+    _check_said(stages, like)
     if not graph.nodes:
         return whole(graph)
     prepared = _prepared(graph, devices)
@@ -81,19 +86,35 @@ def _homes(like: Partition | None) -> dict[str, int]:
     return {variable.name: part.stage for part in parts for variable in part.graph.variables}
 
 
-def _check_devices(devices: Sequence[Device], count: int | None, cuts: Sequence[str]) -> None:
+def _check_devices(devices: Any, count: Any, cuts: Any) -> None:
     if isinstance(cuts, str):
         raise PartitionError(f"cuts are a list of names, not {cuts!r}: write [{cuts!r}]")
+    if not isinstance(cuts, Sequence) or not all(isinstance(name, str) for name in cuts):
+        raise PartitionError(f"cuts are a list of names, not {kind_of(cuts)}")
+    if not isinstance(devices, Sequence):
+        raise PartitionError(f"partitioned takes a list of devices, not {kind_of(devices)}")
     if not devices:
         raise PartitionError("partitioned takes one device or more, not none")
     for device in devices:
         _check_device(device)
+    if count is not None and type(count) is not int:
+        raise PartitionError(f"count is a whole number of stages, not {kind_of(count)}")
     if count is not None and not 1 <= count <= len(devices):
         raise PartitionError(f"{count} stages do not go on {plural(len(devices), 'device')}: a stage needs one each")
     if len(cuts) >= (count or len(devices)):
         raise PartitionError(
             f"{plural(len(cuts), 'cut')} make {len(cuts) + 1} stages, and there are {count or len(devices)}"
         )
+
+
+def _check_said(stages: object, like: object) -> None:
+    if like is not None and not isinstance(like, Partition):
+        raise PartitionError(f"like is a Partition, not {kind_of(like)}")
+    if stages is not None and not isinstance(stages, Mapping):
+        raise PartitionError(f"stages are a dict from names of layers to stages, not {kind_of(stages)}")
+    for name, stage in (stages or {}).items():
+        if not isinstance(name, str) or type(stage) is not int:
+            raise PartitionError(f"stages: {name!r} is given {stage!r}, which is no stage; stages are counted from 0")
 
 
 def _check_device(device: object) -> None:
@@ -232,7 +253,10 @@ class _Partitioner:
     def shares(self) -> list[Array]:
         """The part of each device's memory that ranges are estimated to take; 0 where it has no limit."""
         limits = [device.facts.memory for device in self.devices]
-        return [np.zeros_like(self.blocks.memory) if limit is None else self.blocks.memory / limit for limit in limits]
+        return [
+            np.zeros_like(self.blocks.memory) if limit is None else self.blocks.memory / (limit or NEARLY_NONE)
+            for limit in limits
+        ]
 
     def _choice(self, scale: float) -> ChosenCuts | None:
         """The fastest ranges, if memory is ``scale`` times what is estimated."""
@@ -277,7 +301,7 @@ class _Partitioner:
         for stage in found.stages:
             limit = self.devices[stage].facts.memory
             if limit is not None:
-                shares.append(stage_needs(found, stage, self.devices[stage]) / limit)
+                shares.append(stage_needs(found, stage, self.devices[stage]) / (limit or NEARLY_NONE))
         return max(shares)
 
     def _built(self, choice: ChosenCuts) -> Partition:

@@ -366,3 +366,32 @@ def test_what_is_no_graph_or_no_device() -> None:
 def test_a_graph_without_nodes_is_one_part() -> None:
     x = Input(f32[2], "x")
     assert partitioned(Graph((x,), {"y": x}), plain_devices(2)).stages == (0,)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"devices": 5}, "takes a list of devices, not 5"),
+        ({"devices": plain_devices(1)[0]}, "takes a list of devices, not PlainDevice"),
+        ({"count": "2"}, "count is a whole number of stages, not '2'"),
+        ({"count": 1.5}, "count is a whole number of stages, not 1.5"),
+        ({"count": True}, "count is a whole number of stages, not True"),
+        ({"cuts": 5}, "cuts are a list of names, not 5"),
+        ({"cuts": [5]}, "cuts are a list of names, not list"),
+        ({"stages": ["layer0"]}, "stages are a dict from names of layers to stages, not list"),
+        ({"stages": {"layer0": 0.5}}, "stages: 'layer0' is given 0.5, which is no stage"),
+        ({"like": 5}, "like is a Partition, not 5"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(PartitionError, match=message):
+        partitioned(chain(4, 4, 4), **{"devices": plain_devices(2), **asked})
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_device_without_memory_is_left_out_or_named() -> None:
+    none, some = plain_devices(2)
+    none.facts, some.facts = DeviceFacts(memory=0), DeviceFacts(memory=1 << 20)
+    assert partitioned(chain(4, 4, 4), [none, some]).stages == (1,)
+    with pytest.raises(PartitionError, match=f"{none.name} has 0 bytes"):
+        partitioned(chain(4, 4, 4), [none])
