@@ -36,6 +36,8 @@ class Instructions:
         self.index_type = index_type
         self._lines: list[str] = []
         self._count = 0
+        self._computed: dict[str, LlvmValue] = {}
+        """Values of the block being written that depend on nothing but their operands."""
 
     def value(self, text: str, type_: LlvmType) -> LlvmValue:
         """Append ``%vN = text``, whose result has a type; its value."""
@@ -43,6 +45,13 @@ class Instructions:
         self._count += 1
         self._lines.append(f"  {name} = {text}")
         return made(LlvmValue, (name, type_))
+
+    def once(self, text: str, type_: LlvmType) -> LlvmValue:
+        """The same of what depends on its operands alone, once in a block."""
+        known = self._computed.get(text)
+        if known is None:
+            known = self._computed[text] = self.value(text, type_)
+        return known
 
     def line(self, text: str) -> None:
         """Append an instruction without a result."""
@@ -66,7 +75,8 @@ class Instructions:
             b = in_all_lanes(str(b), type_)
         elif b.type is not type_:
             raise self.mismatch(operation, a, b)
-        return self.value(f"{operation} {type_.text} {a.text}, {b.text}", type_)
+        write = self.once if type_ is self.index_type else self.value
+        return write(f"{operation} {type_.text} {a.text}, {b.text}", type_)
 
     def compare(self, predicate: str, a: LlvmValue, b: Number) -> LlvmValue:
         """Lanes of i1: ``olt``, ``uno``, ... of floats, ``slt``, ``ult``, ... of integers."""
@@ -194,7 +204,7 @@ class Instructions:
         by = self.index(offset)
         if base.type is not POINTER or by.type is not self.index_type:
             raise self.mismatch("getelementptr", base, by)
-        return self.value(f"getelementptr {element}, ptr {base.text}, {by.typed}", POINTER)
+        return self.once(f"getelementptr {element}, ptr {base.text}, {by.typed}", POINTER)
 
     def load(self, type_: LlvmType, address: LlvmValue, align: int = 0, mask: LlvmValue | None = None) -> LlvmValue:
         """Read a value; lanes where ``mask`` is off are 0 and not read. ``align`` 0: as the type wants it."""

@@ -86,6 +86,7 @@ class LlvmFunction(Instructions):
         """Begin the block ``label``; the block before must have been ended with a terminator."""
         self._lines.append(f"{label}:")
         self._block = label
+        self._computed.clear()
 
     def branch(self, label: str) -> None:
         self.line(f"br label %{label}")

@@ -211,7 +211,7 @@ class Addresses:
     def _value(self, text: str, type_: LlvmType) -> LlvmValue:
         """An instruction without side effects, once per scope."""
         known = self.scopes.get(text)
-        return known if known is not None else self.scopes.set(text, self.f.value(text, type_))
+        return known if known is not None else self.scopes.set(text, self.f.once(text, type_))
 
     def position(self, subscript: Expr) -> LlvmValue:
         """A subscript's value, through its affine expression where that is simpler."""
