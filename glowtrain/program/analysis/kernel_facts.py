@@ -207,8 +207,18 @@ def _exact(total: Reduce, a: Load, b: Load) -> bool:
 
 def _reuses(total: Reduce, a: Load, b: Load) -> bool:
     """Whether an index outside of the sum moves one operand only; otherwise nothing is gained by register tiles."""
-    left, right = (frozenset(n for i in load.index for n in walk(i) if isinstance(n, Index)) for load in (a, b))
-    return left - set(total.indices) != right - set(total.indices)
+    return _moving(a).difference(total.indices) != _moving(b).difference(total.indices)
+
+
+def _moving(load: Load) -> set[Expr]:
+    """The indices that move a load."""
+    found = set[Expr]()
+    for subscript in load.index:
+        if isinstance(subscript, Index):  # most are
+            found.add(subscript)
+        else:
+            found.update(node for node in walk(subscript) if isinstance(node, Index))
+    return found
 
 
 def _uncast(expr: Expr) -> Expr:

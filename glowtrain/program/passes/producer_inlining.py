@@ -390,6 +390,8 @@ def _statement_uses(body: Sequence[Statement], trips: int, found: list[_Use]) ->
     for statement in body:
         if isinstance(statement, For):
             _statement_uses(statement.body, trips * math.prod(index.extent for index in statement.indices), found)
+        elif not statement.reductions:
+            found += [_Use(load, trips, operand=False) for load in dict.fromkeys(statement.loads)]
         else:
             seen: set[Expr] = set()
             for expr in expressions(statement):
