@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -38,6 +39,29 @@ def turned(rows: int, columns: int, dtype: DType = f32, outer: int = 1) -> Progr
 def test_transpositions(target: str, shape: Shape, dtype: DType) -> None:
     p = turned(*shape, dtype, outer=3)
     check(p, feeds_of(np.random.default_rng(sum(shape)), p), TARGETS[target])
+
+
+def copied(rows: int, columns: int, dtype: DType = f32, outer: int = 1) -> Program:
+    """y[o, i, j] = x[o, j, i] in a kernel of its own, and with shifts of i by 1 and 2 in one of both."""
+    x = Buffer("x", TensorType(dtype, (outer, columns, rows + 2)), "input")
+    o, i, j = at = indices_of((outer, rows, columns))
+    y, z, w = (Buffer(name, TensorType(dtype, (outer, rows, columns)), "output") for name in "yzw")
+    plain, *shifted = [Store(target, at, Load(x, (o, j, i + by))) for by, target in enumerate((y, z, w))]
+    return program([For(at, (plain,))], [For(at, tuple(shifted))])
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, i32, i64], ids=str)
+@pytest.mark.parametrize("shape", [(32, 32), (16, 48), (33, 50), (40, 8)])
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_copies(target: str, shape: Shape, dtype: DType) -> None:
+    p = copied(*shape, dtype, outer=3)
+    check(p, feeds_of(np.random.default_rng(sum(shape)), p), TARGETS[target])
+
+
+def test_copies_share_a_function() -> None:
+    text = generate(plan(copied(64, 32)), Target.named("avx512")).text
+    assert text.count(".square0(ptr noalias %target") == 1
+    assert len(re.findall(r"call void @\w+\.square0", text)) == 3
 
 
 @pytest.mark.parametrize("shape", [(64, 32, 1), (70, 35, 1), (33, 50, 3)])

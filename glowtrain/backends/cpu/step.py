@@ -401,7 +401,8 @@ def _general(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
     pointers = {buffer: pointer(f"%p{k}") for k, buffer in enumerate(operands)}
     nests = Nests(f, target, pointers, kernel.body, {t: f.index(f"%t{k}") for k, t in enumerate(outer)})
     work = nests.write_tasks(kernel.body)
-    return _Unit(((_NAME, f.finish()),), [Argument(buffer) for buffer in operands], outer, work)
+    functions = (*nests.parts().items(), (_NAME, f.finish()))
+    return _Unit(functions, [Argument(buffer) for buffer in operands], outer, work)
 
 
 def _contraction(kernel: Kernel, product: ContractionProduct, target: Target, outer: list[Index]) -> _Unit:

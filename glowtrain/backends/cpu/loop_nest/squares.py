@@ -15,7 +15,7 @@ from glowtrain.backends.cpu.order.analysis import Free, accesses, reductions, sl
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.values import LlvmValue
-from glowtrain.loops import Accumulate, For, Index, Load, Statement, Store, address, loads, writes
+from glowtrain.loops import Accumulate, Affine, For, Index, Load, Statement, Store, address, loads, writes
 
 MOST = 2
 """Loads that are transposed at once: each of them fills half of the registers."""
@@ -35,10 +35,21 @@ class Squares:
         """The vectors of each load, for trips of the other index from ``first`` on, one after another."""
         return {load: self._turned(e, load, first) for load in self.loads}
 
+    def copies(self, body: Sequence[Statement]) -> list[tuple[Store, Load]] | None:
+        """What each statement stores, if all of them store what is read along the other index, as it is."""
+        found = [(s, s.value) for s in body if isinstance(s, Store) and isinstance(s.value, Load)]
+        turned = [(store, load) for store, load in found if load in self.loads and store.buffer.dtype == load.dtype]
+        return turned if len(turned) == len(body) else None
+
+    def corner(self, e: Reducing, form: Affine, first: LlvmValue) -> LlvmValue:
+        """The offset of the first element of a square, from trip ``first`` of the other index on."""
+        along = e.times(e.start(), form.coefficient(self.lane))
+        across = e.times(first, form.coefficient(self.across))
+        return e.sum(e.scalar_sum(form, self.lane, self.across), e.sum(along, across))
+
     def _turned(self, e: Reducing, load: Load, first: LlvmValue) -> list[LlvmValue]:
         form, width, dtype = e.offset_of(load), e.context.width, load.buffer.dtype.name
-        step = form.coefficient(self.lane)
-        corner = e.sum(e.scalar_sum(form, self.lane, self.across), e.sum(e.times(e.start(), step), first))
+        step, corner = form.coefficient(self.lane), self.corner(e, form, first)
         places = (e.pointer(load.buffer, e.sum(corner, e.f.index(row * step))) for row in range(width))
         rows = [scalar.load(e.f, place, dtype, width, e.target) for place in places]
         return Lanes(e.f, rows[0].type).transpose(rows)

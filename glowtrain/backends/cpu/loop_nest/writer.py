@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
+from glowtrain.backends.cpu.contraction.pack import Square, square_text
 from glowtrain.backends.cpu.loop_nest.byte_packs import packs
 from glowtrain.backends.cpu.loop_nest.chains import carried, recurrence
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
@@ -77,6 +78,7 @@ class Nests(StatementWriter):
         self.e.free.lets |= {s.ref: s.value for s in statements(body) if isinstance(s, Let)}
         for index, value in (outer or {}).items():
             self.e.bind(index, value)
+        self.squares: dict[Square, str] = {}
         self.cut = NOTHING
         self.tasks = TaskRange.given(f)
 
@@ -345,6 +347,11 @@ class Nests(StatementWriter):
                 self._rest(lane, body, whole, width)
 
     def _square(self, found: Squares, body: Sequence[Statement], first: LlvmValue) -> None:
+        copies = found.copies(body)
+        if copies is not None:
+            for store, load in copies:
+                self._transposed(found, store, load, first)
+            return
         rows = found.rows(self.e, first)
         for trip in range(self.e.context.width):
             with self.e.scopes.inner():
@@ -353,6 +360,25 @@ class Nests(StatementWriter):
                     self.e.scopes.set(load, vectors[trip])
                 for statement in body:
                     self.statement(statement)
+
+    def _transposed(self, found: Squares, store: Store, load: Load, first: LlvmValue) -> None:
+        """A square that is stored as it is: a function transposes it, which others call as well."""
+        e, width, dtype = self.e, self.e.context.width, load.buffer.dtype.name
+        given, taken = e.offset_of(load), address(store.index, store.buffer.strides)
+        target = e.pointer(store.buffer, found.corner(e, taken, first))
+        source = e.pointer(load.buffer, found.corner(e, given, first))
+        steps = (given.coefficient(found.lane), taken.coefficient(found.across))
+        strides = ", ".join(self.f.index(step).typed for step in steps)
+        square = Square(dtype, width, width, padded=False)
+        name = self.squares.setdefault(square, f"{self.f.name}.square{len(self.squares)}")
+        self.f.line(f"call void @{name}({target.typed}, {source.typed}, {strides})")
+
+    def parts(self) -> dict[str, str]:
+        """The functions that what was written calls, by name."""
+        return {
+            name: square_text(name, square, scalar.register_type(square.dtype, square.wide), self.f.index_type)
+            for square, name in self.squares.items()
+        }
 
     # Planes that are stored as one
 
