@@ -33,7 +33,8 @@ from glowtrain.runtime.registry import Registry
 from glowtrain.runtime.request.call import NetworkCall
 from glowtrain.runtime.request.request import NetworkRequest, RequestFuture
 from glowtrain.runtime.retiring import Retiring
-from glowtrain.runtime.training import TrainingNetwork, placed_training
+from glowtrain.runtime.training import TrainingNetwork
+from glowtrain.runtime.training_parts import placed_training
 from glowtrain.runtime.watch import RuntimeWatch
 from glowtrain.trainer import Trainer
 from glowtrain.types import Array

@@ -10,33 +10,21 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from threading import Condition, Lock
 from typing import Any
 
-import numpy as np
-
-from glowtrain.backends.inputs import check_inputs
 from glowtrain.errors import DeviceLostError, InputError, NonFiniteError, QueueFullError, UnavailableError
 from glowtrain.grad.training import LOSS
-from glowtrain.graph import Graph
-from glowtrain.modes.variables import with_values
-from glowtrain.presentation.words import kind_of, plural
+from glowtrain.presentation.words import plural
 from glowtrain.runtime.checks import seconds
 from glowtrain.runtime.deadline import NEVER, Deadline, in_threads
-from glowtrain.runtime.device.device_manager import DeviceManager, Task
-from glowtrain.runtime.partition.partition import Part, Partition, whole
-from glowtrain.runtime.placement.executor import Executor
-from glowtrain.runtime.placement.provisioner import Provisioner
 from glowtrain.runtime.placement.replica import Placed
 from glowtrain.runtime.request.request import RequestFuture
+from glowtrain.runtime.training_parts import StepRunner, check_part, run_part
 from glowtrain.trainer import Trainer
 from glowtrain.types import Array
-
-UPDATE = "update"
-"""The name of the part that updates."""
 
 
 @dataclass(eq=False)
@@ -91,7 +79,7 @@ class TrainingNetwork:
         self._placements = list(placements)
         devices, cut = len(placements), parts > 1
         self._runners = [
-            _Runner(placed, range(n, parts, devices) if cut else ()) for n, placed in enumerate(placements)
+            StepRunner(placed, range(n, parts, devices) if cut else ()) for n, placed in enumerate(placements)
         ]
         self._changed = Condition()
         self._queue: deque[TrainingStep] = deque()
@@ -155,9 +143,9 @@ class TrainingNetwork:
         """Raise :class:`InputError` for what a device could not compute with, indices out of range among it."""
         for runner in self._runners:
             for number, function in runner.parts.items():
-                _check(function, self._own(step, number))
+                check_part(function, self._own(step, number))
             if not runner.parts:
-                _check(runner.update, {**step.arrays, **step.hyper})
+                check_part(runner.update, {**step.arrays, **step.hyper})
 
     def _own(self, step: TrainingStep, number: int) -> dict[str, Array]:
         """What a part takes of a batch."""
@@ -190,10 +178,10 @@ class TrainingNetwork:
         if not parts:
             self._update(step)
 
-    def _gradients(self, step: TrainingStep, runner: _Runner, number: int) -> None:
+    def _gradients(self, step: TrainingStep, runner: StepRunner, number: int) -> None:
         """One part's gradients, on its device's thread."""
         try:
-            results = _run(runner.parts[number], self._own(step, number))
+            results = run_part(runner.parts[number], self._own(step, number))
         except DeviceLostError:
             raise
         except Exception as error:  # noqa: BLE001 - it is this step's, whatever it is; nothing has been updated
@@ -208,11 +196,11 @@ class TrainingNetwork:
         for runner in self._runners:
             runner.submit(partial(self._updated, step, runner), partial(self._torn, step))
 
-    def _updated(self, step: TrainingStep, runner: _Runner) -> None:
+    def _updated(self, step: TrainingStep, runner: StepRunner) -> None:
         """The update on one device; the step ends with the last of them."""
         given = step.results if runner.parts else {**step.arrays, **step.results}
         try:
-            results = _run(runner.update, given)
+            results = run_part(runner.update, given)
         except DeviceLostError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the update is not everywhere
@@ -328,72 +316,3 @@ def _fail(steps: Iterable[TrainingStep], error: Exception) -> None:
     for step in steps:
         if step.future.begin():
             step.future.set_exception(error)
-
-
-class _Runner:
-    """The functions of one device: those of its parts of the batch, by their numbers, and the update."""
-
-    def __init__(self, placed: Placed, numbers: Sequence[int]) -> None:
-        (executor,) = placed.executors.values()
-        *parts, update = (Executor(each.part.name, [each], {n: n for n in each.part.gives}) for each in executor.parts)
-        self.parts = dict(zip(numbers, parts, strict=True))
-        self.update = update
-        self.manager = update.first
-
-    def submit(self, call: Callable[[], None], fail: Callable[[DeviceLostError], None]) -> None:
-        """Have the device do something."""
-        self.manager.submit(Task(call, fail, what="a training step"))
-
-
-def _run(function: Executor, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """A function on what it takes of the inputs, on its device's thread."""
-    return function.run({name: np.asarray(inputs[name], order="C") for name in function.parts[0].part.takes})
-
-
-def _check(function: Executor, inputs: Mapping[str, Array]) -> None:
-    part = function.parts[0].part
-    check_inputs(part.graph, {name: inputs[name] for name in part.takes})
-
-
-def placed_training(
-    name: str, trainer: Trainer, batch_size: int, parts: int, managers: Sequence[DeviceManager], undo: ExitStack
-) -> list[Placed]:
-    """A trainer's functions on devices: part k of the batch on device k modulo their number.
-
-    Raises :class:`InputError` for a batch that cannot be cut so, :class:`ProvisionError` where it does not fit.
-    """
-    if not isinstance(trainer, Trainer):
-        raise InputError(f"training {name}: it is a Trainer that is trained, not {kind_of(trainer)}")
-    if batch_size % parts:
-        raise InputError(f"training {name}: a batch of {batch_size} cannot be cut into {parts} equal parts")
-    found = []
-    for number, partition in enumerate(_partitions(name, trainer, batch_size, parts, len(managers))):
-        placed = Provisioner(managers[number : number + 1]).place(name, {None: partition})
-        undo.callback(placed.release)
-        found.append(placed)
-    return found
-
-
-def _partitions(name: str, trainer: Trainer, batch_size: int, parts: int, devices: int) -> list[Partition]:
-    """What each device has to do."""
-    values, model = trainer.variables(), _bound(trainer, batch_size // parts)
-    if parts == 1:
-        return [whole(with_values(trainer.graphs.step_of(model), values))]
-    split = trainer.graphs.split_step(model, parts)
-    graphs = [with_values(graph, values) for graph in split.parts]
-    update = Part(UPDATE, with_values(split.update, values))
-    found = []
-    for device in range(devices):
-        own = [Part(f"gradients.{number}", graphs[number]) for number in range(device, parts, devices)]
-        types = {value.name: value.type for part in (*own, update) for value in part.graph.inputs}
-        found.append(Partition(name, (*own, update), types, {LOSS: LOSS}))
-    return found
-
-
-def _bound(trainer: Trainer, size: int) -> Graph:
-    """The model for batches of a size. Raises :class:`InputError` for a size that it does not take."""
-    template = trainer.graphs.template
-    arrays = trainer.signature.of_size(size)
-    if template is None:
-        return trainer.graphs.example
-    return template.bind(template.dims_for({name: arrays[name].shape for name in template.inputs}))

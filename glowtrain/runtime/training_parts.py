@@ -1,0 +1,95 @@
+"""What a training puts onto its devices: functions that compute the gradients of parts of a batch, and the update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+
+from glowtrain.backends.inputs import check_inputs
+from glowtrain.errors import DeviceLostError, InputError
+from glowtrain.grad.training import LOSS
+from glowtrain.graph import Graph
+from glowtrain.modes.variables import with_values
+from glowtrain.presentation.words import kind_of
+from glowtrain.runtime.device.device_manager import DeviceManager, Task
+from glowtrain.runtime.partition.partition import Part, Partition, whole
+from glowtrain.runtime.placement.executor import Executor
+from glowtrain.runtime.placement.provisioner import Provisioner
+from glowtrain.runtime.placement.replica import Placed
+from glowtrain.trainer import Trainer
+from glowtrain.types import Array
+
+UPDATE = "update"
+"""The name of the part that updates."""
+
+
+class StepRunner:
+    """The functions of one device: those of its parts of the batch, by their numbers, and the update."""
+
+    def __init__(self, placed: Placed, numbers: Sequence[int]) -> None:
+        (executor,) = placed.executors.values()
+        *parts, update = (Executor(each.part.name, [each], {n: n for n in each.part.gives}) for each in executor.parts)
+        self.parts = dict(zip(numbers, parts, strict=True))
+        self.update = update
+        self.manager = update.first
+
+    def submit(self, call: Callable[[], None], fail: Callable[[DeviceLostError], None]) -> None:
+        """Have the device do something."""
+        self.manager.submit(Task(call, fail, what="a training step"))
+
+
+def run_part(function: Executor, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """A function on what it takes of the inputs, on its device's thread."""
+    return function.run({name: np.asarray(inputs[name], order="C") for name in function.parts[0].part.takes})
+
+
+def check_part(function: Executor, inputs: Mapping[str, Array]) -> None:
+    """Raise :class:`InputError` for inputs that a function could not compute with."""
+    part = function.parts[0].part
+    check_inputs(part.graph, {name: inputs[name] for name in part.takes})
+
+
+def placed_training(
+    name: str, trainer: Trainer, batch_size: int, parts: int, managers: Sequence[DeviceManager], undo: ExitStack
+) -> list[Placed]:
+    """A trainer's functions on devices: part k of the batch on device k modulo their number.
+
+    Raises :class:`InputError` for a batch that cannot be cut so, :class:`ProvisionError` where it does not fit.
+    """
+    if not isinstance(trainer, Trainer):
+        raise InputError(f"training {name}: it is a Trainer that is trained, not {kind_of(trainer)}")
+    if batch_size % parts:
+        raise InputError(f"training {name}: a batch of {batch_size} cannot be cut into {parts} equal parts")
+    found = []
+    for number, partition in enumerate(_partitions(name, trainer, batch_size, parts, len(managers))):
+        placed = Provisioner(managers[number : number + 1]).place(name, {None: partition})
+        undo.callback(placed.release)
+        found.append(placed)
+    return found
+
+
+def _partitions(name: str, trainer: Trainer, batch_size: int, parts: int, devices: int) -> list[Partition]:
+    """What each device has to do."""
+    values, model = trainer.variables(), _bound(trainer, batch_size // parts)
+    if parts == 1:
+        return [whole(with_values(trainer.graphs.step_of(model), values))]
+    split = trainer.graphs.split_step(model, parts)
+    graphs = [with_values(graph, values) for graph in split.parts]
+    update = Part(UPDATE, with_values(split.update, values))
+    found = []
+    for device in range(devices):
+        own = [Part(f"gradients.{number}", graphs[number]) for number in range(device, parts, devices)]
+        types = {value.name: value.type for part in (*own, update) for value in part.graph.inputs}
+        found.append(Partition(name, (*own, update), types, {LOSS: LOSS}))
+    return found
+
+
+def _bound(trainer: Trainer, size: int) -> Graph:
+    """The model for batches of a size. Raises :class:`InputError` for a size that it does not take."""
+    template = trainer.graphs.template
+    arrays = trainer.signature.of_size(size)
+    if template is None:
+        return trainer.graphs.example
+    return template.bind(template.dims_for({name: arrays[name].shape for name in template.inputs}))
