@@ -49,7 +49,7 @@ class Network:
         self.replicas: tuple[Replica, ...] = ()
         self.counts = Counts()
         self.usual_seconds = 0.0
-        """What a batch has taken lately."""
+        """What a batch has taken of late: a moving average, by which a batch leaves in time for a deadline."""
         self._trace = trace
         self._lock = RLock()
         self._changed = Condition(self._lock)

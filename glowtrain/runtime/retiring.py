@@ -25,8 +25,8 @@ class Retiring:
         self.networks, self._lock = (), Lock()
 
     def retire(self, network: Network, why: str, drain: bool, deadline: Deadline) -> list[Exception]:
-        """Answer what waits (or, without ``drain``, fail it) until a deadline, and leave the devices; what these did
-        not do."""
+        """Answer what waits (or, without ``drain``, fail it) until a deadline, and leave the devices. What was raised
+        where a device did not unload it."""
         network.close(why)
         with self._lock:
             self.networks = (*self.networks, network)

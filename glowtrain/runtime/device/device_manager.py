@@ -81,7 +81,9 @@ class DeviceManager:
         self.name = device.name
         self.limit = limit
         self.lost: DeviceLostError | None = None
+        """Why it is out of service, if it is."""
         self.used = 0
+        """Bytes of its memory that are set aside."""
         self.sources: tuple[Source, ...] = ()
         self._lock = RLock()
         self._changed = Condition(self._lock)

@@ -77,6 +77,7 @@ class Replica:
 
     @property
     def in_service(self) -> bool:
+        """Whether all of its devices are."""
         return all(manager.lost is None for manager in self.placed.managers)
 
     def forget(self, request: NetworkRequest) -> None:
@@ -100,6 +101,7 @@ class Replica:
     # --- what its first device asks -----------------------------------------------------------------------------------
 
     def offer(self, now: float) -> Offer | None:
+        """The batch that could leave, and when: at once if it is full, else when the first has waited long enough."""
         network = self.network
         if len(self._flights) >= self.depth or (first := network.queue.first()) is None:
             return None
@@ -109,6 +111,7 @@ class Replica:
         return Offer(-priority, arrival, at)
 
     def take(self, now: float) -> Task | None:
+        """The batch that leaves now; none if another replica was quicker."""
         return self._departure(lambda: self.network.queue.take(self.network.max_batch, now))
 
     def run_here(self, request: NetworkRequest) -> bool:
