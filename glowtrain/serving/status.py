@@ -24,32 +24,31 @@ from glowtrain.errors import (
 
 @dataclass(frozen=True)
 class Status:
-    """``reason``: by which metrics count it, in the words of Triton's."""
+    """HTTP's number, and gRPC's code."""
 
     http: int
     grpc: grpc.StatusCode
-    reason: str = "OTHER"
 
 
 _STATUSES: tuple[tuple[type[GlowtrainError], Status], ...] = (
     (UnknownNetworkError, Status(404, grpc.StatusCode.NOT_FOUND)),
     (RequestSizeError, Status(413, grpc.StatusCode.RESOURCE_EXHAUSTED)),
     (RequestTimeoutError, Status(408, grpc.StatusCode.DEADLINE_EXCEEDED)),
-    (QueueFullError, Status(429, grpc.StatusCode.RESOURCE_EXHAUSTED, "REJECTED")),
-    (DeadlineError, Status(504, grpc.StatusCode.DEADLINE_EXCEEDED, "REJECTED")),
-    (UnavailableError, Status(503, grpc.StatusCode.UNAVAILABLE, "REJECTED")),
-    (DeviceLostError, Status(503, grpc.StatusCode.UNAVAILABLE, "BACKEND")),
+    (QueueFullError, Status(429, grpc.StatusCode.RESOURCE_EXHAUSTED)),
+    (DeadlineError, Status(504, grpc.StatusCode.DEADLINE_EXCEEDED)),
+    (UnavailableError, Status(503, grpc.StatusCode.UNAVAILABLE)),
+    (DeviceLostError, Status(503, grpc.StatusCode.UNAVAILABLE)),
     (AccessError, Status(401, grpc.StatusCode.UNAUTHENTICATED)),
     (InputError, Status(400, grpc.StatusCode.INVALID_ARGUMENT)),
     (ModelError, Status(400, grpc.StatusCode.INVALID_ARGUMENT)),
     (ProvisionError, Status(503, grpc.StatusCode.RESOURCE_EXHAUSTED)),
 )
-"""The first whose class it is of, counts."""
-_FAILED = Status(500, grpc.StatusCode.INTERNAL, "BACKEND")
+"""The first counts whose class an error is of."""
+_FAILED = Status(500, grpc.StatusCode.INTERNAL)
 
 
 def status_of(error: BaseException) -> Status:
-    """The status of an error; that of a failure within the server for all that are none of a request's."""
+    """The status of an error; that of a failure within the server for all that are not foreseen here."""
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), _FAILED)
 
 
