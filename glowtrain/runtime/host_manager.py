@@ -244,9 +244,11 @@ class HostManager:
         Raises :class:`UnknownNetworkError`, :class:`InputError` for what does not fit the network,
         :class:`QueueFullError` naming the limit, :class:`UnavailableError`.
         """
-        call = NetworkCall(name, inputs, version, outputs, priority, timeout)
+        return self._started(NetworkCall(name, inputs, version, outputs, priority, timeout))
+
+    def _started(self, call: NetworkCall) -> RequestFuture:
         self._registry.check_open()
-        if name in self._registry.pipelines:
+        if call.name in self._registry.pipelines:
             return self._registry.pipelines.run(call, self._enqueued, lambda each: self.network(each).signature.inputs)
         return self._enqueued(call)
 
@@ -265,11 +267,9 @@ class HostManager:
     ) -> dict[str, Array]:
         """The answer itself: :meth:`run` and waiting for it. Where nothing waits and the device is free, this thread
         runs it."""
-        if name in self._registry.pipelines:
-            return self._waited(
-                self.run(name, inputs, version=version, outputs=outputs, priority=priority, timeout=timeout)
-            )
         call = NetworkCall(name, inputs, version, outputs, priority, timeout)
+        if name in self._registry.pipelines:
+            return self._waited(self._started(call))
         self._registry.check_open()
         later = timeout or self._watch.on_thread  # a device that hangs must not have the thread that looks for that
         return self._waited(self._asked(call, Network.enqueue if later else Network.run_or_enqueue, copied=False))
