@@ -54,9 +54,7 @@ class JsonMessages:
 
     async def decode(self, model: str, version: str | None, body: Body, header_length: str | None) -> InferRequest:
         """:func:`~glowtrain.serving.http.messages.decode`."""
-        given = header_length is not None and header_length.isascii() and header_length.isdigit()
-        size = int(header_length) if given and header_length is not None else len(body)
-        if size < self._large:
+        if messages.json_length(header_length, len(body)) < self._large:
             return messages.decode(model, version, body, header_length)
         found: InferRequest = await self._away(messages.decode, model, version, body, header_length)
         return found

@@ -40,15 +40,13 @@ from glowtrain.types import Array
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """The header that says how many of a body's bytes are JSON."""
-
-
 LONGEST_LENGTH = 20
 """Digits of a number of bytes."""
 
 
 def decode(model: str, version: str | None, body: Body, header_length: str | None) -> InferRequest:
     """The request of a body. Raises :class:`InputError` for what is none."""
-    split = len(body) if header_length is None else _length(header_length, len(body))
+    split = json_length(header_length, len(body))
     said = _object(parse_json(body[:split]), "the request")
     parameters = _parameters(said, "the request")
     tensors = _Tensors(memoryview(body)[split:])
@@ -62,7 +60,11 @@ def decode(model: str, version: str | None, body: Body, header_length: str | Non
     )  # fmt: skip
 
 
-def _length(given: str, size: int) -> int:
+def json_length(given: str | None, size: int) -> int:
+    """How many of a body's ``size`` bytes are JSON, by the header of :data:`HEADER_LENGTH`: all where there is none.
+    Raises :class:`InputError` for what is no number of bytes, and for more than there are."""
+    if given is None:
+        return size
     if not (given.isascii() and given.isdigit() and len(given) < LONGEST_LENGTH) or int(given) > size:
         raise InputError(f"{HEADER_LENGTH} is {given!r:.40}: say how many of the body's {size:,} bytes are JSON")
     return int(given)
