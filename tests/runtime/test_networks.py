@@ -19,6 +19,7 @@ from glowtrain.errors import (
 )
 from glowtrain.graph import Value
 from glowtrain.runtime import HostManager, cpu_devices
+from glowtrain.runtime.request.queue import RequestQueue
 from tests.runtime.devices import (
     Failing,
     Gate,
@@ -172,6 +173,27 @@ def test_removing_does_not_wait_longer_than_it_may(host: HostManager, gate: Gate
     joined("runtime leaving")
     assert device.live == 0
     assert host.status()[0].used == 0
+
+
+@pytest.mark.parametrize("end", ["remove", "close"])
+def test_late_requests_of_a_network_that_ends_at_once(
+    host: HostManager, gate: Gate, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device has put one aside as too late, and the watch, which was to tell it, comes no more."""
+    monkeypatch.setattr(RequestQueue, "expire", lambda queue, now: None)
+    gate.close()
+    running = ask(host, 0)
+    assert gate.reached.wait(60)
+    late = ask(host, 1, timeout=0.001)
+    Event().wait(0.01)
+    gate.open()
+    assert set(running.result(60)) == {"y", "z"}
+    assert set(ask(host, 2).result(60)) == {"y", "z"}  # it waited behind the late one
+    if end == "remove":
+        host.remove_network("net", timeout=0)
+    else:
+        host.close(timeout=0)
+    assert isinstance(late.exception(60), UnavailableError)
 
 
 def test_deadlines_of_a_network_that_is_being_removed(host: HostManager, gate: Gate) -> None:

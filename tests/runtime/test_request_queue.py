@@ -112,6 +112,22 @@ def test_late_requests_are_not_run() -> None:
     assert isinstance(late.future.exception(0), DeadlineError)
 
 
+def test_late_requests_are_drained() -> None:
+    """Where the queue ends before anybody has told them."""
+    queue, late = RequestQueue("net", 9), request(1)
+    late.deadline = late.arrival
+    queue.put(late)
+    assert queue.take(8, late.arrival) == []
+    assert len(queue) == 0
+    assert queue.drain() == [late]
+    assert queue.drain() == []
+    queue.put(late)
+    assert queue.take(8, late.arrival) == []
+    late.fail(ValueError())
+    queue.discard(late)
+    assert queue.drain() == []
+
+
 def test_cancelled_requests_are_over() -> None:
     """For those too who wait for several futures at once, who are told by the one that begins a request."""
     queue, one = RequestQueue("net", 9), request()

@@ -72,6 +72,8 @@ class RequestQueue:
         """By deadline."""
         self._deadlines = Ranks(lambda request: not request.future.done())
         """The same of all that have no answer yet, whether they wait or are in a batch."""
+        self._overdue: dict[NetworkRequest, None] = {}
+        """Those that came first when it was too late: they no longer wait, and :meth:`expire` is to answer them."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -98,6 +100,7 @@ class RequestQueue:
             self._drop(request)
 
     def _drop(self, request: NetworkRequest) -> None:
+        self._overdue.pop(request, None)
         if request in self._waiting:
             del self._waiting[request]
             self.rows -= request.waiting
@@ -110,8 +113,10 @@ class RequestQueue:
         found: list[Segment] = []
         with self._lock:
             while room and (request := self._head()) is not None:
-                if _late(request, now) or not request.start(now):
-                    self._drop(request)  # expire() answers it: nobody's code runs while locks are held
+                if (late := _late(request, now)) or not request.start(now):
+                    self._drop(request)
+                    if late:  # expire() answers it: nobody's code runs while locks are held
+                        self._overdue[request] = None
                     continue
                 rows = min(room, request.waiting)
                 found.append(Segment(request, request.taken, request.taken + rows))
@@ -148,9 +153,9 @@ class RequestQueue:
             request.fail(DeadlineError(f"network {self.name}: no answer within {request.patience:g} seconds"))
 
     def drain(self) -> list[NetworkRequest]:
-        """All requests that wait, taken out."""
+        """All requests that wait, or that nobody has told yet that they are late, taken out."""
         with self._lock:
-            waiting = list(self._waiting)
+            waiting = [*self._waiting, *self._overdue]
             for request in waiting:
                 self._drop(request)
         return waiting
