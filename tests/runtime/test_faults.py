@@ -215,6 +215,22 @@ def test_the_last_device_is_lost(tally: Tally) -> None:
         gate.open()
 
 
+def test_a_request_that_takes_devices_out_of_service_takes_two() -> None:
+    """It is tried on one other, and not on all that there are."""
+
+    def before(call: str, given: Any) -> None:
+        if call == "run" and any((array == BAD).any() for array in given.values()):
+            raise DeviceLostError("gone")
+
+    devices = [ScriptedDevice(f"cpu:{number}", before, any_thread=False) for number in range(3)]
+    with HostManager(devices, time_limit=None) as host:
+        host.add_network("net", triple, batch_sizes=[1], replicas=3)
+        with pytest.raises(DeviceLostError):
+            host.run("net", {"x": np.full((1, 3), BAD, np.float32)}).result(60)
+        np.testing.assert_array_equal(host.run("net", {"x": rows(1, 1)}).result(60)["y"], tripled(rows(1, 1)))
+        assert sum(status.lost is None for status in host.status()) == 1
+
+
 @pytest.mark.parametrize("closing", [True, False])
 def test_the_last_device_is_lost_while_requests_are_drained(closing: bool, tally: Tally) -> None:
     gate = Gate()

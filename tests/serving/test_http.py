@@ -375,6 +375,9 @@ def test_tokens_are_asked_for_but_not_by_probes() -> None:
     for headers in (
         {},
         {"authorization": "Bearer third"},
+        {"authorization": "Bearer firs"},
+        {"authorization": "Bearer first1"},
+        {"authorization": "Bearer "},
         {"authorization": "Basic first"},
         {"authorization": "first"},
     ):

@@ -12,7 +12,7 @@ import pytest
 from glowtrain.errors import DeadlineError, DeviceError, QueueFullError, UnavailableError
 from glowtrain.serving.access import Access
 from glowtrain.serving.rpc import messages
-from glowtrain.serving.rpc.schema import ModelInferRequest, ModelInferResponse
+from glowtrain.serving.rpc.schema import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 from glowtrain.serving.server import Server
 from tests.serving.serving_networks import FakeHost, fake_service, running, scaled, served, several_types
 
@@ -146,11 +146,11 @@ def test_errors_have_their_codes(error: Exception, code: str, told: str) -> None
     assert (caught.value.code().name, caught.value.details()) == (code, told)
 
 
-@pytest.mark.parametrize(("parameter", "least", "most"), [(7, 7, 7), (600, 1, 30), (None, 1, 30)])
+@pytest.mark.parametrize(("parameter", "least", "most"), [(7, 7, 7), (600, 1, 31), (None, 1, 31)])
 def test_the_deadline_of_a_call_holds_beside_the_time_out_of_its_request(
     parameter: int | None, least: int, most: int
 ) -> None:
-    """The call's is 30 seconds from when it was made."""
+    """The call's is 30 seconds from when it was made, which gRPC rounds up on its way."""
     host = FakeHost()
     said = request(shape=[1, 1], fp32_contents=[1])
     said.model_name = "slow"
@@ -173,3 +173,20 @@ def test_tokens_are_asked_for_but_not_by_probes() -> None:
             with pytest.raises(grpc.RpcError) as caught:
                 call(server, "ServerMetadata", b"", metadata=metadata)
             assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(("token", "taken"), [("secret", True), ("wrong", False), ("", False)])
+def test_streams_are_asked_for_tokens(token: str, taken: bool) -> None:
+    """Before a request of theirs is looked at: a bad one is answered to those alone that know one."""
+    with (
+        running(*fake_service(FakeHost()), access=Access((b"secret",))) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+    ):
+        stream = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        answers = stream(iter([b""]), metadata=[("authorization", f"Bearer {token}")], timeout=30)
+        if taken:
+            assert ModelStreamInferResponse.FromString(next(answers)).error_message
+            return
+        with pytest.raises(grpc.RpcError) as caught:
+            next(answers)
+        assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
