@@ -284,7 +284,10 @@ class HostManager:
             request = network.request(call, copied=copied)
             try:
                 if network.admit(request):
-                    return ask(network, request)
+                    future = ask(network, request)
+                    if request.deadline is not None:
+                        self._watch.by(request.deadline)
+                    return future
             except BaseException as error:
                 if not isinstance(error, Exception):  # an interrupt, at whatever moment: nothing waits for it
                     network.forget(request, error)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from glowtrain.errors import InputError
+from glowtrain.errors import BindingError, InputError
 from glowtrain.graph import Graph, Template, no_model
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.words import kind_of, unknown
 from glowtrain.runtime.fitting import check_partitions
 from glowtrain.runtime.network import Service
 from glowtrain.runtime.partition.partition import Partition, whole
@@ -121,7 +121,10 @@ def _powers(name: str, largest: Any) -> tuple[int, ...]:
 def _bound(
     name: str, template: Template, sizes: Sequence[int], dims: Mapping[str, int], asked: bool
 ) -> dict[int | None, Graph]:
-    """A template bound to each size of a batch, or as it is where nothing is left open."""
+    """A template bound to each size of a batch, or as it is where nothing is left open. Raises :class:`BindingError`
+    for dimensions that it does not have."""
+    if strange := unknown(dims, template.symbols, "dimension"):
+        raise BindingError(f"network {name}: {strange}")
     template = template.partly(dims, {}) if dims else template
     symbol = batch_symbol(template)
     open_dims(template, symbol)

@@ -10,6 +10,7 @@ from threading import Condition, RLock
 from glowtrain.errors import DeadlineError, DeviceError, QueueFullError, UnavailableError
 from glowtrain.runtime.observation.metrics import Counts, Metric
 from glowtrain.runtime.observation.trace import RuntimeTrace
+from glowtrain.runtime.placement.executor import Tell
 from glowtrain.runtime.placement.replica import Replica
 from glowtrain.runtime.request.batching import Batch, size_for
 from glowtrain.runtime.request.call import NetworkCall
@@ -167,12 +168,19 @@ class Network:
             if self._closed is not None and not self._open:
                 self._changed.notify_all()
 
-    def ran(self, batch: Batch, device: str, times: tuple[float, float, float, float]) -> None:
-        """A batch has run: when it began, was put together, had run, and was answered."""
+    def part_teller(self, batch: Batch) -> Tell | None:
+        """Who is told of a batch's parts, by device and name, when they began and ended; none where nobody wants to
+        know."""
+        trace = self._trace
+        return None if trace is None else partial(trace.ran_part, self.name, batch.rows, batch.size)
+
+    def ran(self, batch: Batch, device: str | None, times: tuple[float, float, float, float]) -> None:
+        """A batch has run: when it began, was put together, had run, and was answered; on a ``device`` as a whole, or
+        in parts that have been told."""
         began, filled, ran, answered = times
         self.usual_seconds = ran - began if not self.usual_seconds else 0.8 * self.usual_seconds + 0.2 * (ran - began)
         self.counts.ran(batch.rows, filled - began, ran - filled, answered - ran)
-        if self._trace is not None:
+        if self._trace is not None and device is not None:
             self._trace.ran(device, self.name, batch.rows, began, ran, batch.size)
 
     # --- its placements -----------------------------------------------------------------------------------------------

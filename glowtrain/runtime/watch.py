@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from threading import Event, Thread, current_thread
+from threading import Condition, RLock, Thread, current_thread
 
 from glowtrain.runtime.deadline import Deadline
 from glowtrain.runtime.device.device_manager import DeviceManager
@@ -12,12 +12,12 @@ from glowtrain.runtime.registry import Registry
 from glowtrain.runtime.retiring import Retiring, leave
 
 TICK = 0.05
-"""Seconds between two rounds; less where devices may take less than four of them over a run."""
+"""Seconds between two rounds at most; less where devices may take less than four of them over a run."""
 
 
 class RuntimeWatch:
     """Rounds over devices, and over all networks that there are then, those that are leaving among them, until it is
-    ended."""
+    ended: one a tick, and one whenever a request is late."""
 
     def __init__(
         self, managers: Sequence[DeviceManager], registry: Registry, retiring: Retiring, time_limit: float | None
@@ -26,7 +26,11 @@ class RuntimeWatch:
         self._registry = registry
         self._retiring = retiring
         self._tick = TICK if time_limit is None else min(TICK, time_limit / 4)
-        self._ended = Event()
+        self._lock = RLock()  # entered in one step: an interrupt finds it held by nobody, or by a block that leaves it
+        self._changed = Condition(self._lock)
+        self._next = time.monotonic() + self._tick
+        """When the next round is."""
+        self._ended = False
         self._thread = Thread(target=self._rounds, name="runtime watch", daemon=True)
         self._thread.start()
 
@@ -37,11 +41,28 @@ class RuntimeWatch:
 
     def end(self) -> None:
         """No more rounds."""
-        self._ended.set()
+        with self._lock:
+            self._ended = True
+            self._changed.notify()
         self._thread.join()
 
+    def by(self, moment: float) -> None:
+        """Have a round at a moment, if none is before."""
+        with self._lock:
+            if moment < self._next:
+                self._next = moment
+                self._changed.notify()
+
+    def _wait(self) -> bool:
+        """Wait for the next round; False at the end."""
+        with self._lock:
+            while not self._ended and (left := self._next - time.monotonic()) > 0:
+                self._changed.wait(left)
+            self._next = time.monotonic() + self._tick
+            return not self._ended
+
     def _rounds(self) -> None:
-        while not self._ended.wait(self._tick):
+        while self._wait():
             now = time.monotonic()
             for manager in self._managers:
                 if (error := manager.overdue(now)) is not None:
@@ -49,4 +70,5 @@ class RuntimeWatch:
                 manager.check(now)
             for network in (*self._registry.networks(), *self._retiring.networks):
                 network.queue.expire(now)
+                self.by(network.queue.deadline)
                 leave(network.drop_lost(), Deadline(now))

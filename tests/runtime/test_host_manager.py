@@ -11,7 +11,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.errors import DeadlineError, InputError, QueueFullError
 from glowtrain.graph import Value
-from glowtrain.runtime import HostManager
+from glowtrain.runtime import HostManager, watch
 from tests.runtime.devices import Gate, ScriptedDevice, ask, rows, triple, tripled
 
 
@@ -111,6 +111,21 @@ def test_deadlines(host: HostManager, gate: Gate, running: bool) -> None:
     gate.open()
     np.testing.assert_array_equal(ask(host, 2).result()["y"], tripled(rows(2, 1)))
     assert value(host, "nv_inference_request_failure", reason="REJECTED") == 1
+
+
+def test_a_deadline_waits_for_no_round_of_the_watch(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is in an hour; a later deadline that came first does not matter either."""
+    monkeypatch.setattr(watch, "TICK", 3600.0)
+    with HostManager([ScriptedDevice(before=gate)], time_limit=None) as host:
+        host.add_network("net", triple, batch_sizes=[1])
+        gate.close()
+        running = ask(host, 0)
+        assert gate.reached.wait(60)
+        patient, late, later = (ask(host, 1, timeout=timeout) for timeout in (1800.0, 0.01, 0.02))
+        for each in (late, later):
+            assert isinstance(each.exception(60), DeadlineError)
+        gate.open()
+        assert set(running.result()) == set(patient.result()) == {"y", "z"}
 
 
 def test_run_sync_in_time(host: HostManager, gate: Gate) -> None:

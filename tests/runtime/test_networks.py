@@ -10,6 +10,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.errors import (
+    BindingError,
     DeadlineError,
     DeviceError,
     InputError,
@@ -286,6 +287,18 @@ def test_networks_that_update_have_one_replica_and_no_batches() -> None:
         futures = [host.run("count", {"x": np.ones(1, np.float32)}) for _ in range(20)]
         assert sorted(float(each.result()["total"][0]) for each in futures) == list(range(1, 21))
         assert network.variables()["total"] == 20
+
+
+def test_dimensions_are_bound_by_name(host: HostManager) -> None:
+    @gt.model(x=gt.f32["batch", "time"])
+    def steps(x: Value) -> dict[str, Value]:
+        return {"y": x * 2.0}
+
+    with pytest.raises(BindingError, match=r"no dimension 'tiem' \(the nearest is 'time'\)"):
+        host.add_network("steps", steps, dims={"time": 3, "tiem": 3})
+    with pytest.raises(BindingError, match=r"bind the others: dims=\{'time': \.\.\.\}"):
+        host.add_network("steps", steps)
+    assert host.add_network("steps", steps, dims={"time": 3}).ready
 
 
 def test_networks_that_fit_nowhere(host: HostManager) -> None:

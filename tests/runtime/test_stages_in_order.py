@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
+
 import glowtrain as gt
 from glowtrain.graph import Graph
 from glowtrain.runtime import HostDevice, HostManager, Part, Partition
@@ -26,6 +30,18 @@ def test_stage_k_goes_to_device_k() -> None:
             (executor,) = network.replicas[0].placed.executors.values()
             assert [placed.manager.name for placed in executor.parts] == order
             host.remove_network("chain")
+
+
+def test_each_stage_is_on_its_device_s_track_of_the_trace() -> None:
+    partition, graph = _chain(3)
+    with HostManager([HostDevice(name, threads=1) for name in "abc"], trace=True) as host:
+        host.add_network("chain", graph, partition=partition)
+        host.run_sync("chain", {"x": np.ones((2, 3), np.float32)})
+        assert host.trace is not None
+        events = json.loads(host.trace.text())["traceEvents"]
+    tracks = {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
+    ran = [(tracks[each["tid"]], each["name"]) for each in events if each["ph"] == "X"]
+    assert ran == [("a", "chain: part0"), ("b", "chain: part1"), ("c", "chain: part2")]
 
 
 def test_networks_of_one_stage_are_spread_by_memory() -> None:

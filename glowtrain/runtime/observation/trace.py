@@ -34,8 +34,14 @@ class RuntimeTrace:
         self._numbers = count(1)
         self._lock = Lock()
 
+    def ran_part(
+        self, network: str, rows: int, size: int | None, device: str, part: str, began: float, ended: float
+    ) -> None:
+        """A device ran a part of a network for a batch."""
+        self.ran(device, f"{network}: {part}", rows, began, ended, size)
+
     def ran(self, device: str, network: str, rows: int, began: float, ended: float, size: int | None) -> None:
-        """A device ran a batch, or a part of one."""
+        """A device ran a batch."""
         event = self._event("X", network, self._track(DEVICES, device), began)
         self._events.append({**event, "dur": (ended - began) * 1e6, "args": {"rows": rows, "size": size}})
 

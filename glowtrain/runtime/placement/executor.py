@@ -8,6 +8,7 @@ value is released when everything that takes it has run.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from glowtrain.types import Array, TensorType
 
 Done = Callable[["dict[str, Array] | None", "Exception | None"], None]
 """Called once with a run's outputs, or its error."""
+Tell = Callable[[str, str, float, float], None]
+"""Called with the device and the name of each part that has run, and when it began and ended."""
 
 
 @dataclass(frozen=True)
@@ -156,18 +159,21 @@ class Executor:
             name: values[value].copy() if name in self.shared else values[value] for name, value in self.outputs.items()
         }
 
-    def start(self, inputs: Mapping[str, Array], priority: int, done: Done) -> None:
+    def start(self, inputs: Mapping[str, Array], priority: int, done: Done, tell: Tell | None = None) -> None:
         """Begin a run, whose parts become tasks of their devices."""
-        Execution(self, inputs, priority, done).start()
+        Execution(self, inputs, priority, done, tell).start()
 
 
 class Execution:
     """One run: the values that are there, and the parts that wait for more of them."""
 
-    def __init__(self, executor: Executor, inputs: Mapping[str, Array], priority: int, done: Done) -> None:
+    def __init__(
+        self, executor: Executor, inputs: Mapping[str, Array], priority: int, done: Done, tell: Tell | None = None
+    ) -> None:
         self.executor = executor
         self.priority = priority
         self._done = done
+        self._tell = tell
         self._lock = Lock()
         self._values: dict[str, Array] = dict(inputs)
         """Those on the host."""
@@ -195,12 +201,14 @@ class Execution:
         """One part, on its device's thread."""
         if self._ended:
             return
-        placed = self.executor.parts[index]
+        placed, began = self.executor.parts[index], time.monotonic()
         try:
             if placed.device.shares_memory:
                 self._run_on_host(placed)
             else:
                 self._run_on_device(placed)
+            if self._tell is not None:
+                self._tell(placed.manager.name, placed.part.name, began, time.monotonic())
             self._go_on(placed)
         except DeviceLostError:
             raise

@@ -164,7 +164,8 @@ class Replica:
             inputs = batch.inputs()
             filled = time.monotonic()
             if not self.alone:
-                executor.start(inputs, batch.priority, partial(self._ended, flight, began, filled))
+                ended, tell = partial(self._ended, flight, began, filled), self.network.part_teller(batch)
+                executor.start(inputs, batch.priority, ended, tell)
                 return
             self._answer(flight, executor.run(inputs), began, filled)
         except DeviceLostError:
@@ -189,7 +190,7 @@ class Replica:
         if not flight.ends():
             return
         self._landed(flight)
-        self.network.ran(flight.batch, self.first.name, (began, filled, ran, time.monotonic()))
+        self.network.ran(flight.batch, self.first.name if self.alone else None, (began, filled, ran, time.monotonic()))
         flight.batch.answer(shares)
 
     def _failed(self, flight: Flight, error: Exception) -> None:

@@ -143,6 +143,15 @@ class RequestQueue:
             oldest, urgent = next(iter(self._waiting)), self._urgent.first()
             return head.priority, oldest.arrival, float("inf") if urgent is None else urgent[0]
 
+    @property
+    def deadline(self) -> float:
+        """The earliest of those that have no answer yet; infinite where there is none."""
+        if not len(self._deadlines):
+            return float("inf")
+        with self._lock:
+            first = self._deadlines.first()
+        return float("inf") if first is None else first[0]
+
     def expire(self, now: float) -> None:
         """Answer requests whose deadline has passed, whether they wait or run."""
         if not len(self._deadlines):
