@@ -54,6 +54,18 @@ def test_commands(deployment: dict[str, Any]) -> None:
     assert deployment["terminationGracePeriodSeconds"] > said["drain"] + wait
 
 
+def test_metrics_are_where_the_manifest_says() -> None:
+    """With the token: it is the manifest's own."""
+    first, _ = yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text(encoding="utf-8"))
+    said = first["spec"]["template"]["metadata"]["annotations"]
+    service, _ = fake_service(FakeHost())
+    client = TestClient(application(service, Access((b"secret",)), 1 << 16))
+    path = said["prometheus.io/path"]
+    assert client.get(path).status_code == 401
+    assert client.get(path, headers={"authorization": "Bearer secret"}).status_code == 200
+    assert int(said["prometheus.io/port"]) == parsed([])["port"]
+
+
 def test_probes_ask_for_what_needs_no_token(deployment: dict[str, Any]) -> None:
     service, _ = fake_service(FakeHost())
     client = TestClient(application(service, Access((b"secret",)), 1 << 16))
