@@ -1,6 +1,6 @@
 """``glowtrain serve`` under load: clients that ask at the same time, with dynamic batching and without.
 
-    python benchmarks/serving.py [--turns 10] [--seconds 4] [--clients 8] [--width 4096] [--layers 3] [--output FILE]
+    python benchmarks/serving.py [--turns 10] [--seconds 4] [--clients 8] [--threads N] [--output FILE]
 
 Two servers on this machine's own address have the same model, one of them with batches of one example; each has
 clients by gRPC and by HTTP in processes of their own (``serving_clients.py``, Triton's client: ``pip install
@@ -178,8 +178,9 @@ def report(options: argparse.Namespace, tell: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder) / f"{MODEL}.onnx"
         gt.save(model(options.width, options.layers), path)
-        alone = Served(path, ["--max-batch", "1"], stack)
-        batches = ["--max-batch", str(options.clients), "--max-delay", str(options.delay)]
+        threads = [] if options.threads is None else ["--threads", str(options.threads)]
+        alone = Served(path, ["--max-batch", "1", *threads], stack)
+        batches = ["--max-batch", str(options.clients), "--max-delay", str(options.delay), *threads]
         joined = Served(path, batches, stack)
         for way, words in WAYS.items():
             loads = [load(each, way, options.width, options.clients, stack) for each in (alone, joined)]
@@ -193,7 +194,8 @@ def head(options: argparse.Namespace) -> Iterator[str]:
     """What was measured, and where."""
     width, layers, mebibytes = options.width, options.layers, options.layers * options.width**2 * 4 / 2**20
     yield from ("# Serving", "")
-    yield from (f"    python benchmarks/serving.py --turns {options.turns} --seconds {options.seconds:g}", "")
+    threads = "" if options.threads is None else f" --threads {options.threads}"
+    yield from (f"    python benchmarks/serving.py --turns {options.turns} --seconds {options.seconds:g}{threads}", "")
     yield f"{options.clients} clients at once, each with one example a request; {layers} products with matrices of"
     yield f"{width}x{width}, {mebibytes:,.0f} MiB in all. It waits at most {options.delay:g} ms for others. Servers"
     yield f"and clients share {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start."
@@ -211,8 +213,9 @@ def main() -> None:
     parser.add_argument(
         "--delay", type=float, default=25.0, help="milliseconds that a request waits for others at most"
     )
+    parser.add_argument("--threads", type=int, help="of each server's kernels; by default all cores")
     parser.add_argument("--width", type=int, default=4096)
-    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     lines = [*head(options)]

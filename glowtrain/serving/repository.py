@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from glowtrain.errors import InputError, ModelError, UnknownNetworkError
+from glowtrain.errors import BindingError, InputError, ModelError, UnknownNetworkError
 from glowtrain.graph import Graph, Template
 from glowtrain.names import is_text
 from glowtrain.onnx_io import load
@@ -135,6 +135,8 @@ class Repository:
                     self._put(name, version, model, options)
             except BaseException as error:
                 self._failed(name, sources, error)
+                if isinstance(error, BindingError):
+                    raise BindingError(f"{error}; here by --dims NAME=N, or by dims in {CONFIG}") from None
                 raise
             for version in self._loaded(name) - sources.keys():
                 self._take_out(name, version)

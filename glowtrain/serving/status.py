@@ -8,6 +8,7 @@ import grpc
 
 from glowtrain.errors import (
     AccessError,
+    BindingError,
     DeadlineError,
     DeviceLostError,
     GlowtrainError,
@@ -40,6 +41,7 @@ _STATUSES: tuple[tuple[type[GlowtrainError], Status], ...] = (
     (DeviceLostError, Status(503, grpc.StatusCode.UNAVAILABLE)),
     (AccessError, Status(401, grpc.StatusCode.UNAUTHENTICATED)),
     (InputError, Status(400, grpc.StatusCode.INVALID_ARGUMENT)),
+    (BindingError, Status(400, grpc.StatusCode.INVALID_ARGUMENT)),
     (ModelError, Status(400, grpc.StatusCode.INVALID_ARGUMENT)),
     (ProvisionError, Status(503, grpc.StatusCode.RESOURCE_EXHAUSTED)),
 )

@@ -109,6 +109,22 @@ def test_a_model_that_cannot_be_loaded_leaves_the_one_that_is(client: Any, tmp_p
     assert client.is_server_ready()
 
 
+def test_open_dimensions_beside_the_batch_are_to_be_bound(client: Any, tmp_path: Path) -> None:
+    @gt.model(x=gt.f32["batch", "time"])
+    def steps(x: Any) -> Any:
+        return {"y": x * 2.0}
+
+    path = tmp_path / "steps" / "1" / "model.onnx"
+    path.parent.mkdir(parents=True)
+    gt.save(steps, path)
+    with pytest.raises(InferenceServerException, match=r"here by --dims NAME=N, or by dims in config\.toml") as caught:
+        client.load_model("steps")
+    assert caught.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+    config(tmp_path, "steps", "dims = {time = 3}")
+    client.load_model("steps")
+    assert client.is_model_ready("steps")
+
+
 def test_states_after_one_of_two_versions_could_not_be_read(client: Any, tmp_path: Path) -> None:
     put(tmp_path, "other", "1")
     put(tmp_path, "other", "2").write_bytes(b"this is no model")
