@@ -14,6 +14,7 @@ from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss
 from glowtrain.modes.training_and_inference import inference, make_trainable
 from glowtrain.optim import Optimizer
+from glowtrain.stages import uncollected
 from glowtrain.trainer.selection.patterns import Trainable, select
 from glowtrain.types import Spec
 
@@ -154,6 +155,7 @@ class TrainerGraphs:
         bounds = ((parameter, self.chosen[parameter.name]) for parameter in parameters)
         return Parts.of({parameter: taken for parameter, taken in bounds if taken is not None})
 
+    @uncollected()
     def _derived(self, change: Callable[[Graph], Graph]) -> Graph | Template:
         if self.template is None:
             return change(self.example)
