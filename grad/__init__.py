@@ -3,10 +3,12 @@
 from glowtrain.grad.data_parallel import SplitStep, split_step
 from glowtrain.grad.forward import jvp
 from glowtrain.grad.gradients import gradients, reached, stop_gradient
+from glowtrain.grad.micro_batches import Split, micro_batched_graph
 from glowtrain.grad.model import gradient_model
 from glowtrain.grad.training import Updates, gradient_graph, loss_graph, training_graph
 
 __all__ = [
+    "Split",
     "SplitStep",
     "Updates",
     "gradient_graph",
@@ -14,6 +16,7 @@ __all__ = [
     "gradients",
     "jvp",
     "loss_graph",
+    "micro_batched_graph",
     "reached",
     "split_step",
     "stop_gradient",

@@ -69,7 +69,7 @@ class _Split:
         self.gradients = dict(zip(gradients, rest[: len(gradients)], strict=True))
         self.fresh = dict(zip(self.changing, rest[len(gradients) :], strict=True))
         """The model's own variables after a batch."""
-        self.state = _frontier(self.fresh.values(), self.changing)
+        self.state = frontier(self.fresh.values(), self.changing)
         """What a batch contributes to them."""
         self._check()
 
@@ -77,7 +77,7 @@ class _Split:
         """A part may read only such variables as it knows without the parts before it."""
         read = _read((self.loss, *self.gradients.values(), *self.state), self.changing)
         for variable in read:
-            if _frontier([self.fresh[variable]], self.changing):
+            if frontier([self.fresh[variable]], self.changing):
                 raise DifferentiationError(
                     f"{self.name} cannot be trained in parts of a batch: its loss reads {variable.name}, which every "
                     "batch updates"
@@ -86,7 +86,7 @@ class _Split:
     def part(self, number: int, inputs: Sequence[Input]) -> Graph:
         """One part: counters are as far on as the parts before it leave them."""
         names, values = list(self.results), list(self.results.values())
-        own = [variable for variable in self.changing if not _frontier([self.fresh[variable]], self.changing)]
+        own = [variable for variable in self.changing if not frontier([self.fresh[variable]], self.changing)]
         for _ in range(number):
             values = rebuild(values, {variable: self.fresh[variable] for variable in own})
         outputs = {f"{name}.{number}": value for name, value in zip(names, values, strict=True)}
@@ -168,7 +168,7 @@ def _dependent(roots: Sequence[Value], changing: Sequence[Variable]) -> set[Valu
     return found
 
 
-def _frontier(roots: Iterable[Value], changing: Sequence[Variable]) -> list[Value]:
+def frontier(roots: Iterable[Value], changing: Sequence[Variable]) -> list[Value]:
     """The values that do not depend on the changing variables, and that ``roots`` are made of with them."""
     roots = list(roots)
     dependent = _dependent(roots, changing)

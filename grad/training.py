@@ -73,7 +73,7 @@ def training_graph(
     if not found:
         raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")
     optimizer = optimize(parts.trained(found))
-    updates = parts.updates(_guarded({**model.updates, **optimizer.values}, loss))
+    updates = parts.updates(guarded({**model.updates, **optimizer.values}, loss))
     outputs = {LOSS: loss, **(metrics or {})}
     inputs = (*model.inputs, *targets, *optimizer.inputs)
     step = parts.placed(Graph(inputs, outputs, updates, f"{model.name}.step"))
@@ -95,6 +95,7 @@ def finite(value: Value) -> Value:
     return result
 
 
-def _guarded(updates: Mapping[Variable, Value], loss: Value) -> dict[Variable, Value]:
+def guarded(updates: Mapping[Variable, Value], loss: Value) -> dict[Variable, Value]:
+    """Updates that keep the present values where a loss is NaN or infinite."""
     good = finite(loss)
     return {variable: Where()(good, value, variable) for variable, value in updates.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
@@ -21,7 +21,7 @@ from glowtrain.presentation.words import page
 from glowtrain.types import Array, DType, TensorType
 
 if TYPE_CHECKING:
-    from glowtrain.graph.specialise.index_ranges import IndexRange
+    from glowtrain.graph.specialise.index_ranges import IndexRange, IndexUse
     from glowtrain.graph.value import Value
     from glowtrain.loops import Statement, Tensor
     from glowtrain.stages import Costs
@@ -187,6 +187,10 @@ class Operator:
         """The operands, by position, whose elements are indices into others, and the range of each: calls are checked
         against it."""
         return {}
+
+    def index_uses_inside(self) -> Iterable[tuple[int, IndexUse]]:
+        """Of a loop, what its body reads as indices, each with the position of the operand that slices are taken of."""
+        return ()
 
     def data_dependent_sizes(self, *inputs: TensorType | None) -> Mapping[int, int]:
         """The results, by position, that hold their greatest size along an axis, and that axis: the last result is the

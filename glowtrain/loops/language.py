@@ -361,11 +361,25 @@ def indices_of(extents: Sequence[int], prefix: str = "i") -> tuple[Index, ...]:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """So many elements along the first axis, from ``first`` on."""
+
+    first: Expr
+    count: int
+
+    def certain(self, row: Expr | int) -> bool:
+        """Whether a subscript is plainly one of them: an index, or a number."""
+        return row.extent <= self.count if isinstance(row, Index) else isinstance(row, int) and 0 <= row < self.count
+
+
+@dataclass(frozen=True)
 class Tensor:
-    """What an operator's ``lower`` sees: a buffer, or the slice of one at ``prefix`` (one step of a Scan)."""
+    """What an operator's ``lower`` sees: a buffer, or the slice of one at ``prefix`` (one step of a Scan), or some of
+    its ``rows``."""
 
     buffer: Buffer
     prefix: tuple[Expr, ...] = ()
+    rows: Rows | None = None
 
     @property
     def type(self) -> TensorType:
@@ -373,7 +387,13 @@ class Tensor:
 
     @property
     def shape(self) -> Shape:
-        return self.buffer.shape[len(self.prefix) :]
+        shape = self.buffer.shape[len(self.prefix) :]
+        return shape if self.rows is None else (self.rows.count, *shape[1:])
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of its buffer."""
+        return not self.prefix and self.rows is None
 
     @property
     def dtype(self) -> DType:
@@ -384,7 +404,11 @@ class Tensor:
 
     def load(self, index: Sequence[Expr | int], fill: Number | None = None) -> Expr:
         """The element at ``index``; with ``fill``, that value outside the tensor."""
-        return Load(self.buffer, self._full(index), fill)
+        value = Load(self.buffer, self._full(index), fill)
+        if fill is None or self.rows is None or self.rows.certain(index[0]):
+            return value
+        row = _subscript(index[0])
+        return select((Const(0, i64) <= row) & (row < self.rows.count), value, Const(fill, self.dtype))
 
     def broadcast(self, index: Sequence[Expr]) -> Expr:
         """The element for a point of a larger (NumPy-broadcast) index space."""
@@ -399,7 +423,14 @@ class Tensor:
 
     def _full(self, index: Sequence[Expr | int]) -> tuple[Expr, ...]:
         assert len(index) == len(self.shape), f"{self.buffer}: {len(index)} subscripts for shape {self.shape}"
-        return (*self.prefix, *(i if isinstance(i, Expr) else Const(i, i64) for i in index))
+        own = [_subscript(i) for i in index]
+        if self.rows is not None:
+            own[0] = self.rows.first + own[0]
+        return (*self.prefix, *own)
+
+
+def _subscript(index: Expr | int) -> Expr:
+    return index if isinstance(index, Expr) else Const(index, i64)
 
 
 def pointwise(output: Tensor, value: Callable[..., Expr]) -> list[Statement]:

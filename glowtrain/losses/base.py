@@ -44,6 +44,12 @@ class Loss(ABC):
         """Raise :class:`InputError` for targets that no correct data can have, such as labels out of range."""
         del model, arrays
 
+    @property
+    def over_examples(self) -> str | None:
+        """``"mean"`` or ``"sum"`` where the loss of a batch is certainly that of the losses of its examples; ``None``
+        where it may be anything."""
+        return None
+
     def describe(self) -> str:
         """A line that is equal for equal losses, for checkpoints."""
         return str(self)
@@ -64,6 +70,10 @@ class OutputLoss(Loss):
     @property
     def targets(self) -> tuple[str, ...]:
         return (self.target,)
+
+    @property
+    def over_examples(self) -> str | None:
+        return self.reduction
 
     def attach(self, model: Graph) -> Attached:
         prediction = output_of(model, self.output)

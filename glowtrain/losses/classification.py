@@ -49,6 +49,11 @@ class ClassLoss(OutputLoss):
 
     operator: ClassVar[Any]
 
+    @property
+    def over_examples(self) -> str | None:
+        """A mean over those labels that count is none over examples."""
+        return None if self.ignore_index is not None and self.reduction == "mean" else self.reduction
+
     def class_axis(self, prediction: TensorType) -> int:
         """The axis of the classes, counted from the front."""
         if prediction.rank < 1 or not -prediction.rank <= self.axis < prediction.rank:

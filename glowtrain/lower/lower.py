@@ -7,10 +7,10 @@ own buffers; fusion removes most of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
-from glowtrain.loops import Buffer, Const, Expr, For, Index, Statement, Tensor, indices_of
+from glowtrain.loops import Buffer, Const, Expr, For, Index, Rows, Statement, Tensor, indices_of
 from glowtrain.lower.updates import pieces
 from glowtrain.names import Names
 from glowtrain.native import NativeFunction
@@ -129,7 +129,7 @@ class _Lowering:
             kernels = split(name, operator.lower(outputs, *inputs))
         wishes = operator.layouts(*(None if value is None else value.type for value in node.inputs))
         for tensor, layout in zip((*outputs, *inputs), wishes, strict=False):
-            if tensor is not None and layout is not None and not tensor.prefix:
+            if tensor is not None and layout is not None and tensor.whole:
                 self.preferences.append((tensor.buffer, layout))
         return kernels
 
@@ -145,7 +145,7 @@ class _Lowering:
         before: list[Instruction] = []
         buffers = []
         for tensor in inputs:
-            if tensor.prefix:
+            if not tensor.whole:
                 slice_ = Tensor(Buffer(self.names.fresh(f"{tensor.buffer.name}.step"), tensor.type))
                 before.append(copy(tensor, slice_))
                 tensor = slice_
@@ -184,21 +184,25 @@ class _Lowering:
                 after.append(_reread(stack, *kept, direction))
         after += [copy(slot.at(steps), self._output(node, v)) for slot, v in zip(slots, node.outputs, strict=False)]
         operands = [slot.at(time) for slot in slots]
-        for tensor, direction in zip(tensors[len(slots) :], scan.input_directions, strict=False):
-            operands.append(Tensor(tensor.buffer, (*tensor.prefix, _step(time, direction))))
+        for place, direction in enumerate(scan.input_directions, len(slots)):
+            operands.append(_slice(tensors[place], time, direction, scan.body.inputs[place] if scan.parts else None))
         operands += tensors[len(slots) + len(scan.input_directions) :]
         self.tensors.update(zip(scan.body.inputs, operands, strict=True))
-        return [*before, Repeat(self.kernels.fresh("scan"), time, tuple(self._body(scan, targets))), *after]
+        body = tuple(self._body(scan, targets))
+        return [*before, Repeat(self.kernels.fresh("scan"), time, body, scan.parts), *after]
 
     def _body(self, scan: Scan, targets: Sequence[tuple[Value, Tensor]]) -> list[Instruction]:
         """The body's instructions, and copies of its results to their targets where they were not made there."""
-        outside, self.homes = self.homes, dict(reversed(targets))
+        outside = self.homes
+        self.homes = {value: target for value, target in reversed(targets) if not target.whole}
         body = [instruction for inner in scan.body.nodes for instruction in self._node(inner)]
         self.homes = outside
         return body + [copy(self._tensor(v), target) for v, target in targets if self._tensor(v) is not target]
 
     def _slots(self, scan: Scan, place: int, state: Tensor, steps: int) -> _Slots:
         """Where a state is kept: for all steps if what each step gets of it is stacked anyway."""
+        if _stays(scan, place):
+            return _Slots(Buffer(self.names.fresh("state"), state.type), every=False, stays=True)
         every = scan.body.inputs[place] in list(scan.body.outputs.values())[scan.num_states :]
         count = steps + 1 if every else 2
         return _Slots(Buffer(self.names.fresh("state"), state.type.with_shape((count, *state.shape))), every)
@@ -206,16 +210,35 @@ class _Lowering:
 
 @dataclass(frozen=True)
 class _Slots:
-    """The values of a state: a step reads one slot and writes the next, of slots for ``every`` step or two in turns."""
+    """The values of a state: a step reads one slot and writes the next, of slots for ``every`` step or two in turns;
+    or the state ``stays`` where it is, and a step writes it at its end."""
 
     buffer: Buffer
     every: bool
+    stays: bool = False
 
     def at(self, time: Expr | int) -> Tensor:
         """The slot that a step reads."""
+        if self.stays:
+            return Tensor(self.buffer)
         if isinstance(time, int):
             return Tensor(self.buffer, (Const(time if self.every else time % 2, i64),))
         return Tensor(self.buffer, (time if self.every else time % 2,))
+
+
+def _stays(scan: Scan, place: int) -> bool:
+    """Whether a state can stay in its place: steps are whole programs, and nobody but what makes its next value reads
+    it."""
+    state, value = scan.body.inputs[place], list(scan.body.outputs.values())[place]
+    return scan.parts and value.node is not None and scan.body.users.get(state, ()) == (value.node,)
+
+
+def _slice(whole: Tensor, time: Index, direction: int, part: Value | None) -> Tensor:
+    """What a step reads of a scan input: the slice of its position, or a part of as many rows as ``part`` has."""
+    if part is None:
+        return Tensor(whole.buffer, (*whole.prefix, _step(time, direction)))
+    first = time * part.shape[0]
+    return replace(whole, rows=Rows(first if whole.rows is None else whole.rows.first + first, part.shape[0]))
 
 
 def _kept(scan: Scan, slots: Sequence[_Slots], value: Value) -> tuple[_Slots, int] | None:

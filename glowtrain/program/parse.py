@@ -187,9 +187,11 @@ class _Parser:
         if line.accept("repeat"):
             title = line.title()
             index, inner = self._index(line, scope)
+            parts = line.accept("parts") is not None
             line.expect(":")
             line.end()
-            return Repeat(title, index, tuple(self._instruction(member, inner) for member in self.block(line)))
+            body = tuple(self._instruction(member, inner) for member in self.block(line))
+            return Repeat(title, index, body, parts)
         if line.accept("call"):
             return self._call(line)
         line.fail(f"expected kernel, repeat or call, found {found(line.next)}")

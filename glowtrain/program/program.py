@@ -225,11 +225,16 @@ class Kernel(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class Repeat(Instruction):
-    """``body`` for index = 0 .. extent-1, in order (the steps of a Scan)."""
+    """``body`` for index = 0 .. extent-1, in order (the steps of a Scan).
+
+    With ``parts`` trips are few, of much work each, such as parts of a batch: passes treat the body as a program of its
+    own, and nothing is prepared for all trips at once.
+    """
 
     name: str
     index: Index
     body: tuple[Instruction, ...]
+    parts: bool = False
 
     @property
     def children(self) -> tuple[Instruction, ...]:

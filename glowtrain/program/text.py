@@ -175,7 +175,7 @@ class _Printer:
     @_instruction.register
     def _repeat(self, repeat: Repeat, scope: PrintScope) -> Iterator[str]:
         inner = scope.opened([repeat.index])
-        yield f"repeat {_title(repeat)} {inner.box([repeat.index])}:"
+        yield f"repeat {_title(repeat)} {inner.box([repeat.index])}{' parts' if repeat.parts else ''}:"
         for member in repeat.body:
             yield from indented(self._numbered(member, "", inner))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from glowtrain.errors import BindingError, GlowtrainError, ShapeError
-from glowtrain.grad import SplitStep, gradient_graph, loss_graph, split_step, training_graph
+from glowtrain.grad import SplitStep, gradient_graph, loss_graph, micro_batched_graph, split_step, training_graph
 from glowtrain.grad.parts import Bounds, Parts
 from glowtrain.graph import Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
@@ -15,6 +15,7 @@ from glowtrain.losses import Loss
 from glowtrain.modes.training_and_inference import inference, make_trainable
 from glowtrain.optim import Optimizer
 from glowtrain.stages import uncollected
+from glowtrain.trainer.micro_batches.split import part_of
 from glowtrain.trainer.selection.patterns import Trainable, select
 from glowtrain.types import Spec
 
@@ -39,6 +40,7 @@ class TrainerGraphs:
         unbiased: bool,
         freeze_statistics: bool = False,
         metrics: bool = False,
+        micro_batches: int = 1,
     ) -> None:
         self.model = model
         self.template = model if isinstance(model, Template) else model.template
@@ -49,6 +51,7 @@ class TrainerGraphs:
         self.unbiased = unbiased
         self.freeze_statistics = freeze_statistics
         self.metrics = metrics
+        self.micro_batches = micro_batches
 
     @cached_property
     def example(self) -> Graph:
@@ -101,7 +104,26 @@ class TrainerGraphs:
         return self._derived(self.step_of)
 
     def step_of(self, model: Graph) -> Graph:
-        """One training step of a bound model."""
+        """One training step of a bound model, in as many parts of the batch as ``micro_batches`` says.
+
+        Raises :class:`InputError` for a batch that cannot be split so.
+        """
+        return self.whole_step_of(model) if self.micro_batches == 1 else self.step_in_parts(model, self.micro_batches)
+
+    def step_in_parts(self, model: Graph, count: int) -> Graph:
+        """One training step of a bound model, in so many parts of the batch one after the other."""
+        part, split = part_of(model, {**self.specs, **self.targets}, self.loss, count)
+        trained = self.trained(part)
+        attached = self.loss.attach(trained)
+        metrics = attached.metrics if self.metrics else {}
+        parameters = self.selected(trained)
+        return micro_batched_graph(
+            trained, attached.value, attached.targets, parameters, self.optimizer, split, metrics,
+            self.parts(parameters),
+        )  # fmt: skip
+
+    def whole_step_of(self, model: Graph) -> Graph:
+        """One training step of a bound model, whole."""
         trained = self.trained(model)
         attached = self.loss.attach(trained)
         metrics = attached.metrics if self.metrics else {}

@@ -38,6 +38,7 @@ from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper, schedule_factor
 from glowtrain.trainer.interrupts import Alone
+from glowtrain.trainer.micro_batches.split import checked_count
 from glowtrain.trainer.predict import Predictor
 from glowtrain.trainer.selection.patterns import Trainable
 from glowtrain.trainer.signature import BatchSignature
@@ -101,6 +102,7 @@ class Steps:
         metrics: bool = False,
         threads: int | None = None,
         memory: Memory = None,
+        micro_batches: int = 1,
     ) -> None:
         if not isinstance(model, (Graph, Template)):
             raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
@@ -116,6 +118,7 @@ class Steps:
         self.graphs = TrainerGraphs(
             model, self.loss, optimizer, trainable, seed,
             unbiased=unbiased, freeze_statistics=freeze_statistics, metrics=metrics,
+            micro_batches=checked_count(micro_batches),
         )  # fmt: skip
         self.history = History()
         self.position = Position()
@@ -127,7 +130,7 @@ class Steps:
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
         step = self.graphs.step()
-        self._example_step = step if isinstance(step, Graph) else self.graphs.step_of(self.graphs.example)
+        self._example_step = self.graphs.whole_step_of(self.graphs.example)
         needed = sum(variable.type.nbytes for variable in self._example_step.variables)
         check_variables(self._example_step.name, needed, self.budget.nbytes)
         self.signature = BatchSignature(self.graphs, self._example_step)
@@ -173,6 +176,7 @@ class Steps:
             "freeze_statistics": graphs.freeze_statistics,
             "metrics": graphs.metrics,
             "memory": self.budget,
+            "micro_batches": graphs.micro_batches,
         }
 
     @property

@@ -119,11 +119,30 @@ class IndexUse:
 def index_uses(graph: Graph) -> Iterator[IndexUse]:
     """Every use of an input as an index, each range once."""
     seen = set()
-    for node, position, allowed in _readers(graph.nodes):
-        source, path = _source(node.inputs[position])
+    for node, operand, inner, allowed in (*_direct(graph.nodes), *_in_loops(graph.nodes)):
+        source, outer = _source(operand)
+        path = (*outer, *inner)
         if isinstance(source, Input) and (source, path, allowed) not in seen:
             seen.add((source, path, allowed))
             yield IndexUse(source, path, node, allowed)
+
+
+_Use = tuple[Node, Value | None, tuple[Node, ...], IndexRange]
+"""What reads an operand as an index, after the nodes of a path, and the indices that are allowed."""
+
+
+def _direct(nodes: Iterable[Node]) -> Iterator[_Use]:
+    return ((node, node.inputs[position], (), allowed) for node, position, allowed in _readers(nodes))
+
+
+def _in_loops(nodes: Iterable[Node]) -> Iterator[_Use]:
+    """What bodies of loops read of operands as indices. Of slices only the places of elements differ, so nothing in a
+    path counts but what changes elements; bounds that depend on places cannot be told of the whole."""
+    for node in nodes:
+        for position, use in node.operator.index_uses_inside():
+            if isinstance(use.allowed.low, int) and isinstance(use.allowed.high, int):
+                changing = tuple(inner for inner in use.path if not inner.operator.moves)
+                yield use.reader, node.inputs[position], changing, use.allowed
 
 
 def _readers(nodes: Iterable[Node]) -> Iterator[tuple[Node, int, IndexRange]]:

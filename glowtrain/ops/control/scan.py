@@ -10,6 +10,7 @@ import numpy as np
 
 from glowtrain.graph import Constant, Draw, Graph, Input, Operator, Sample, Value, constant, operator, rebuild
 from glowtrain.graph.operator import as_tuple
+from glowtrain.graph.specialise.index_ranges import IndexUse
 from glowtrain.ops.core.evaluate import run_nodes
 from glowtrain.ops.core.family import normalize_axis
 from glowtrain.ops.elementwise.transcendental import Tanh
@@ -29,6 +30,9 @@ class Scan(Operator):
     every step reads whole. The body's inputs are states, slices and captured values in this order; its outputs are the
     new states, then one slice of each scan output. Results: final states, then the stacked scan outputs. Empty axes
     and directions stand for axis 0 and direction 0 (forward).
+
+    With ``parts`` scan inputs are not stacks of slices: each step takes as many elements of axis 0 as the body's input
+    has, one part after the other. Steps are then few, of much work each.
     """
 
     body: Graph
@@ -38,6 +42,7 @@ class Scan(Operator):
     scan_input_directions: Ints = ()
     scan_output_directions: Ints = ()
     num_captured: int = 0
+    parts: bool = False
 
     control: ClassVar[bool] = True
 
@@ -69,7 +74,12 @@ class Scan(Operator):
 
     def steps(self, *inputs: TensorType) -> int:
         """The number of steps, from the operand types."""
-        return inputs[self.num_states].shape[self._input_axes(inputs)[0]]
+        extent = inputs[self.num_states].shape[self._input_axes(inputs)[0]]
+        return extent // self._part(0) if self.parts else extent
+
+    def _part(self, place: int) -> int:
+        """The elements of axis 0 that a step takes of a scan input."""
+        return self.body.inputs[self.num_states + place].shape[0]
 
     def _input_axes(self, inputs: Sequence[Any]) -> Ints:
         slices = self.body.inputs[self.num_states : self.num_states + self.num_scan_inputs]
@@ -89,7 +99,11 @@ class Scan(Operator):
         axes = self._input_axes(inputs)
         for place, (given, declared) in enumerate(zip(inputs, self.body.inputs, strict=True)):
             shape = given.shape
-            if states <= place < states + self.num_scan_inputs:
+            if states <= place < states + self.num_scan_inputs and self.parts:
+                if shape[:1] != (steps * declared.shape[0],):
+                    raise self.fail(f"scan input {place - states} must have {steps} parts of {declared.type}", *inputs)
+                shape = (declared.shape[0], *shape[1:])
+            elif states <= place < states + self.num_scan_inputs:
                 axis = axes[place - states]
                 if len(shape) <= axis or shape[axis] != steps:
                     raise self.fail(f"scan input {place - states} must have extent {steps} on axis {axis}", *inputs)
@@ -124,11 +138,21 @@ class Scan(Operator):
                 raise self.fail(f"{name} must hold {length} numbers, not {len(values)}", *inputs)
         if any(direction not in (0, 1) for direction in (*self.input_directions, *self.output_directions)):
             raise self.fail("directions must be 0 (forward) or 1 (backward)", *inputs)
+        slices = self.body.inputs[self.num_states : self.num_states + self.num_scan_inputs]
+        if self.parts and (any(self.input_directions) or any(self.scan_input_axes) or not all(s.rank for s in slices)):
+            raise self.fail("parts are taken along axis 0, forward", *inputs)
+        if self.parts and any(0 in value.shape for value in slices):
+            raise self.fail("parts must have elements", *inputs)
+
+    def index_uses_inside(self) -> Iterable[tuple[int, IndexUse]]:
+        return ((self.body.inputs.index(use.input), use) for use in self.body.index_uses)
 
     def reference(self, *inputs: Any) -> tuple[Array, ...]:
         states, cut = list(inputs[: self.num_states]), self.num_states + self.num_scan_inputs
         sequences = zip(inputs[self.num_states : cut], self._input_axes(inputs), strict=True)
         scanned = [np.moveaxis(x, axis, 0) for x, axis in sequences]
+        if self.parts:
+            scanned = [x.reshape((-1, self._part(place), *x.shape[1:])) for place, x in enumerate(scanned)]
         steps = scanned[0].shape[0]
         slices: list[list[Array]] = [[] for _ in range(self.num_scan_outputs)]
         for step in range(steps):
@@ -156,6 +180,9 @@ class Scan(Operator):
         slices: list[list[Value]] = [[] for _ in range(self.num_scan_outputs)]
         for step in range(steps):
             current = [_slice(x, axis, steps - 1 - step if back else step) for x, axis, back in scanned]
+            if self.parts:
+                rows = (self._part(place) for place in range(self.num_scan_inputs))
+                current = [x[step * n : (step + 1) * n] for (x, *_), n in zip(scanned, rows, strict=True)]
             operands = (*states, *current, *inputs[cut:])
             results = rebuild(tuple(self.body.outputs.values()), dict(zip(self.body.inputs, operands, strict=True)))
             states = results[: self.num_states]

@@ -32,7 +32,7 @@ from glowtrain.loops import (
     walk,
 )
 from glowtrain.program.analysis.kernel_facts import contraction_operands
-from glowtrain.program.program import Instruction, Kernel, Program
+from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.types import TensorType
 
 WORK = 1 << 15
@@ -75,18 +75,21 @@ class SplitSums:
         return replace(program, instructions=tuple(_split(program.instructions)))
 
 
-def _split(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
+def _split(instructions: Sequence[Instruction], around: tuple[Index, ...] = ()) -> Iterator[Instruction]:
     for instruction in instructions:
         if instruction.kernel is not None:
-            yield from split(instruction.kernel)
+            yield from split(instruction.kernel, around)
         elif instruction.children:
-            yield instruction.with_children(tuple(_split(instruction.children)))
+            parts = isinstance(instruction, Repeat) and instruction.parts
+            inner = (*around, *instruction.indices) if parts else around
+            yield instruction.with_children(tuple(_split(instruction.children, inner)))
         else:
             yield instruction
 
 
-def split(kernel: Kernel) -> tuple[Kernel, ...]:
-    """A kernel of one nest that stores one value, with each long sum in it computed by a kernel before it."""
+def split(kernel: Kernel, around: tuple[Index, ...] = ()) -> tuple[Kernel, ...]:
+    """A kernel of one nest that stores one value, with each long sum in it computed by a kernel before it. Sums may
+    depend on indices ``around`` it: of loops over parts of a batch, in which they are as they would be alone."""
     match kernel.body:
         case (For(indices=indices, body=(Store() as store,), serial=False),):
             pass
@@ -95,7 +98,7 @@ def split(kernel: Kernel) -> tuple[Kernel, ...]:
     parts: list[Kernel] = []
 
     def change(expr: Expr) -> Expr | None:
-        axis = _axis(expr, indices) if isinstance(expr, Reduce) else None
+        axis = _axis(expr, indices, around) if isinstance(expr, Reduce) else None
         if axis is None:
             return None
         assert isinstance(expr, Reduce)
@@ -112,10 +115,10 @@ def split(kernel: Kernel) -> tuple[Kernel, ...]:
     return (*parts, replace(kernel, body=(For(indices, (replace(store, value=value),)),)))
 
 
-def _axis(sum_: Reduce, outer: Sequence[Index]) -> tuple[int, int] | None:
+def _axis(sum_: Reduce, outer: Sequence[Index], around: Sequence[Index]) -> tuple[int, int] | None:
     """The axis of a sum along which it is cut, and into how many parts; ``None`` where it stays whole."""
     results, elements = (math.prod(index.extent for index in box) for box in (outer, sum_.indices))
-    if sum_.partials or results * elements < WORK or not _closed(sum_, outer):
+    if sum_.partials or results * elements < WORK or not _closed(sum_, (*outer, *around)):
         return None
     cut = _cut(sum_, outer)
     if results > cut.results:

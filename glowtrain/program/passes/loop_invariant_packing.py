@@ -8,6 +8,8 @@ which products read it:
     panels[p, k, l] = w[64 * p + l, k]
     repeat t: y[m, 64 * p + l] = sum(k: x[t, m, k] * panels[p, k, l])
 
+In loops over parts of a batch each trip packs for itself what it reads, as it would alone.
+
 Panels are those of Goto and van de Geijn (Anatomy of High-Performance Matrix Multiplication, ACM TOMS 34(3), 2008).
 """
 
@@ -86,7 +88,7 @@ class _Packing:
         """Instructions with what they read in repeats packed before these, outermost first."""
         for instruction in instructions:
             before: list[Kernel] = []
-            if isinstance(instruction, Repeat):
+            if isinstance(instruction, Repeat) and not instruction.parts:
                 instruction = self._inside(instruction, instruction, before)
             yield from before
             if instruction.children:

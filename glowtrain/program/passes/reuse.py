@@ -19,6 +19,7 @@ from glowtrain.deferred import remembered
 from glowtrain.loops import Accumulate, Buffer, Expr, For, Let, Load, Store, evaluations, statements
 from glowtrain.loops.views import viewed
 from glowtrain.program.analysis.kernel_facts import box, contractions, covers
+from glowtrain.program.passes.bodies import with_bodies
 from glowtrain.program.passes.partial_sums import homes_of_sums, without_results
 from glowtrain.program.passes.rows_in_place import same_element, takes_rows
 from glowtrain.program.passes.schedule import lifetimes, live_bytes, peak_bytes
@@ -31,7 +32,11 @@ class ReuseOperands:
 
     def run(self, program: Program) -> Program:
         """The same program with fewer buffers."""
-        return replace(program, instructions=tuple(reuse_at_peaks(program.instructions)))
+        return _with_reuse(with_bodies(program, _with_reuse))
+
+
+def _with_reuse(program: Program) -> Program:
+    return replace(program, instructions=tuple(reuse_at_peaks(program.instructions)))
 
 
 def reuse_at_peaks(instructions: Sequence[Instruction]) -> list[Instruction]:

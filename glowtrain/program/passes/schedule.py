@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from glowtrain.loops import Buffer
+from glowtrain.program.passes.bodies import with_bodies
 from glowtrain.program.program import Instruction, Program
 
 
@@ -22,7 +23,7 @@ class ScheduleLoops:
 
     def run(self, program: Program) -> Program:
         """The program in another order, or as it is."""
-        return schedule(program)
+        return schedule(with_bodies(program, schedule))
 
 
 def schedule(program: Program) -> Program:

@@ -23,12 +23,13 @@ from glowtrain.memory.budget import UNSAID, Budget, check_variables
 from glowtrain.names import Names
 from glowtrain.program.analysis.time_estimate import total
 from glowtrain.program.memory.plan import plan
+from glowtrain.program.passes.bodies import bodies, with_bodies
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
 from glowtrain.program.passes.rematerialisation.neighbours import fuse_neighbours
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
 from glowtrain.program.passes.rematerialisation.reorder import Reordering
 from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Holes, Timeline
-from glowtrain.program.passes.reuse import reuse, reuse_at_peaks
+from glowtrain.program.passes.reuse import ReuseOperands, reuse
 from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.program import ALIGNMENT, Instruction, Kernel, Program
 from glowtrain.stages import PLAIN_RATES, Explain, Rates
@@ -58,6 +59,10 @@ class Rematerialize:
         """
         if self.budget.limited:
             return self._within_limit(program)
+        return with_bodies(program, self._free) if bodies(program) else self._free(program)
+
+    def _free(self, program: Program) -> Program:
+        """The program in which less is alive for as much more time as may be spent."""
         allowed = self.budget.slower * total(program.instructions, self.rates)
         dropping = _Dropping(program, self, allowed, NEAR if self.budget.modest else 0)
         dropping.until(0)
@@ -65,25 +70,28 @@ class Rematerialize:
         return dropping.result()
 
     def _within_limit(self, program: Program) -> Program:
-        """The program that needs no more than the limit, as the planner places it."""
+        """The program that needs no more than the limit, as the planner places it. Where there is a loop over parts of
+        a batch, nearly all is alive within it, and is dropped there."""
         variables = sum(buffer.type.nbytes for buffer in program.variables.values())
         arena = self._arena(program)
         limit = self.budget.limit(variables + arena)
         check_variables(program.name, variables, limit)
-        dropping, result, more = _Dropping(program, self, math.inf, 0), program, True
-        goal, least = limit - variables, arena
+        body = next(iter(bodies(program)), None)
+        dropping = _Dropping(program if body is None else body.program, self, math.inf, 0)
+        result, more, least = program, True, arena
+        goal = limit - variables if body is None else limit - variables - arena + dropping.timeline.peak
         while variables + arena > limit:
             if not more:
                 raise _too_little(program.name, limit, variables, least)
             more = dropping.until(goal)
-            result = dropping.result()
+            result = dropping.result() if body is None else body.within(program, dropping.result())
             arena, goal = self._arena(result), dropping.timeline.peak - 1
             least = min(arena, least)
         self._tell(dropping)
         return result
 
     def _arena(self, program: Program) -> int:
-        return plan(replace(program, instructions=tuple(reuse_at_peaks(program.instructions))), self.alignment).arena
+        return plan(ReuseOperands().run(program), self.alignment).arena
 
     def _tell(self, dropping: _Dropping) -> None:
         if self.explain is not None:

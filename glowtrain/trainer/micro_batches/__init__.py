@@ -1,0 +1,1 @@
+"""Steps in equal parts of a batch, one after the other."""

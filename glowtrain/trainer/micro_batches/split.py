@@ -1,0 +1,64 @@
+"""Which equal parts a batch has, and whether they may be taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from glowtrain.errors import InputError
+from glowtrain.grad import Split
+from glowtrain.graph import Graph
+from glowtrain.losses import Loss
+from glowtrain.types import Spec
+
+
+def checked_count(count: object) -> int:
+    """The number of parts that a person gave. Raises :class:`InputError` for what is none."""
+    if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 1:
+        raise InputError(f"micro_batches must be a whole number of at least 1, not {count!r}")
+    return int(count)
+
+
+def part_of(model: Graph, specs: Mapping[str, Spec], loss: Loss, count: int) -> tuple[Graph, Split]:
+    """The model for a part of the batch that ``model`` is bound to, and how the batch is split into ``count`` of them.
+
+    ``specs``: all inputs and targets, with symbolic extents where they can be bound anew. Raises :class:`InputError`
+    for a model whose batch is fixed, for a loss that is no mean or sum over examples, and for a batch that does not
+    divide.
+    """
+    symbol = batch_symbol(model.name, specs)
+    if loss.over_examples is None:
+        raise InputError(
+            f"{model.name} cannot be trained in micro-batches: nothing says that its loss is a mean or a sum over "
+            "examples; accumulate= of an optimizer takes each part for a batch of its own"
+        )
+    batch = model.dims[symbol]
+    if batch % count:
+        raise InputError(
+            f"{model.name}: a batch of {batch} cannot be cut into {count} equal micro-batches; choose a batch size "
+            f"that {count} divides, and leave out a last, short batch (drop_last=True, --drop-last)"
+        )
+    assert model.template is not None
+    binding = replace(model.binding, dims={**model.dims, symbol: batch // count})
+    batched = frozenset(name for name, spec in specs.items() if spec.shape[:1] == (symbol,))
+    return model.template.bound(binding), Split(count, batched, sums=loss.over_examples == "sum")
+
+
+def batch_symbol(name: str, specs: Mapping[str, Spec]) -> str:
+    """The dimension that counts examples: the first of every input and target that has any.
+
+    Raises :class:`InputError` where it is fixed, where inputs disagree, and where it is another axis, too.
+    """
+    first = {spec.shape[0] for spec in specs.values() if spec.shape}
+    symbols = {extent for extent in first if isinstance(extent, str)}
+    if len(first) == 1 and len(symbols) == 1:
+        (symbol,) = symbols
+        if all(symbol not in spec.shape[1:] for spec in specs.values()):
+            return symbol
+    axes = ", ".join(f"{key} {spec}" for key, spec in specs.items())
+    raise InputError(
+        f"{name} cannot be trained in micro-batches: the first axis of all inputs and targets must be one symbolic "
+        f"batch dimension ({axes}); gt.load(..., open_batch=True) and --open-batch open that of a file"
+    )
