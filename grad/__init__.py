@@ -3,12 +3,12 @@
 from glowtrain.grad.data_parallel import SplitStep, split_step
 from glowtrain.grad.forward import jvp
 from glowtrain.grad.gradients import gradients, reached, stop_gradient
-from glowtrain.grad.micro_batches import Split, micro_batched_graph
+from glowtrain.grad.micro_batches import BatchSplit, micro_batched_graph
 from glowtrain.grad.model import gradient_model
 from glowtrain.grad.training import Updates, gradient_graph, loss_graph, training_graph
 
 __all__ = [
-    "Split",
+    "BatchSplit",
     "SplitStep",
     "Updates",
     "gradient_graph",

@@ -25,7 +25,7 @@ from glowtrain.ops.reduce.reduction import accumulator, as_dtype, filled
 
 
 @dataclass(frozen=True)
-class Split:
+class BatchSplit:
     """How a batch is split: into ``count`` parts, along the first axis of the inputs and targets in ``batched``.
 
     The loss of the whole is the mean of theirs, or with ``sums`` their sum.
@@ -38,7 +38,7 @@ class Split:
 
 def micro_batched_graph(
     model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable], optimize: Optimize,
-    split: Split, metrics: Mapping[str, Value] | None = None, parts: Parts = WHOLE,
+    split: BatchSplit, metrics: Mapping[str, Value] | None = None, parts: Parts = WHOLE,
 ) -> Graph:  # fmt: skip
     """The step of :func:`~glowtrain.grad.training.training_graph` for a batch of ``split.count`` times the size that
     ``model`` is bound to. ``metrics`` are the means over the parts.
@@ -79,7 +79,7 @@ class _Loop:
 
     def __init__(
         self, model: Graph, measured: Mapping[str, Value], inputs: Sequence[Input],
-        gradients: Mapping[Variable, Value], split: Split,
+        gradients: Mapping[Variable, Value], split: BatchSplit,
     ) -> None:  # fmt: skip
         self.model, self.split, self.part_inputs = model, split, inputs
         self.inputs = tuple(self._whole(value) for value in inputs)

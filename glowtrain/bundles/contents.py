@@ -66,22 +66,25 @@ def contents_of(
     *,
     freeze_statistics: bool = False,
     seed: int = 0,
+    micro_batches: int = 1,
 ) -> Contents:
     """What a bundle of a model computes. Raises :class:`BundleError`."""
     if isinstance(model, Trainer):
-        if loss is not None or optimizer is not None or trainable is not None or freeze_statistics:
+        told = loss is not None or optimizer is not None or trainable is not None or freeze_statistics
+        if told or micro_batches != 1:
             raise BundleError("a trainer has its loss, its optimizer and what it trains: give it alone")
         return training_of(model.graphs, model.hyper, model.variables(), dims, name)
     if not isinstance(model, (Graph, Template)):
         raise BundleError(f"bundle takes a graph, a template or a trainer, {no_model(model)}")
     if loss is None:
-        if optimizer is not None or trainable is not None or freeze_statistics:
+        if optimizer is not None or trainable is not None or freeze_statistics or micro_batches != 1:
             raise BundleError("a bundle that trains needs a loss: loss=gt.losses...")
         return inference_of(model, dims, name)
     rule = optimizer or Adam()
     graphs = TrainerGraphs(
-        model, as_loss(loss), rule, trainable, seed, unbiased=False, freeze_statistics=freeze_statistics
-    )
+        model, as_loss(loss), rule, trainable, seed,
+        unbiased=False, freeze_statistics=freeze_statistics, micro_batches=micro_batches,
+    )  # fmt: skip
     return training_of(graphs, rule.hyper(), {}, dims, name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,7 +17,7 @@ from glowtrain.bundles.devices.fitting import Beside, layers_of, require_ram
 from glowtrain.bundles.devices.sizes import size_of
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.weights import Weights
-from glowtrain.errors import BundleError, MemoryBudgetError
+from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss, LossFunction
 from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget
@@ -24,6 +25,7 @@ from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
 from glowtrain.trainer.graphs import DEFAULT_BATCH
+from glowtrain.trainer.micro_batches.split import AUTO, checked_count
 from glowtrain.trainer.selection.patterns import Trainable
 from glowtrain.trainer.trainer import Trainer
 
@@ -49,6 +51,7 @@ class BundleRequest:
     optimize: Optimize
     seed: int
     memory: Budget = UNSAID
+    micro_batches: int = 1
 
     def __post_init__(self) -> None:
         if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):
@@ -74,7 +77,7 @@ class BundleRequest:
         """What files are written from."""
         contents = contents_of(
             self.model, self.loss, self.optimizer, self.trainable, self.dims, self.name,
-            freeze_statistics=self.freeze_statistics, seed=self.seed,
+            freeze_statistics=self.freeze_statistics, seed=self.seed, micro_batches=self.micro_batches,
         )  # fmt: skip
         facts = Cpu(self.processor, cache=None).facts
         options = Options(facts=facts, fixed_point=self.fixed_point, memory=self._budget)
@@ -115,14 +118,28 @@ class BundleRequest:
         return module
 
     def _changed(self, batch: int | None, layers: Sequence[str] | None) -> BundleModule:
-        """With another batch, and other parameters trained, as far as these are given."""
+        """With another batch, in as many parts as that can be cut into, and other parameters trained, as far as these
+        are given."""
         dims = {**self.dims, self._open_dimension: batch} if batch and self._open_dimension else self.dims
-        return replace(self, dims=dims, trainable=layers or self.trainable, memory=SMALLEST).module()
+        parts = math.gcd(batch, self.micro_batches) if batch else self.micro_batches
+        trained = layers or self.trainable
+        return replace(self, dims=dims, trainable=trained, memory=SMALLEST, micro_batches=parts).module()
 
     @property
     def _open_dimension(self) -> str | None:
         """The only one that is open, which is the batch."""
         return batch_symbol(self.model.graphs.model if isinstance(self.model, Trainer) else self.model)
+
+
+def parts_of_bundle(count: object) -> int:
+    """The number of parts of a batch. Raises :class:`BundleError` for what is none."""
+    try:
+        found = checked_count(count)
+    except InputError as error:
+        raise BundleError(f"{error}") from None
+    if found == AUTO:
+        raise BundleError("micro_batches: a bundle needs a number; the error of a budget that is too small says which")
+    return found
 
 
 def _needed(module: BundleModule, beside: Beside | None) -> int:

@@ -17,7 +17,7 @@ from glowtrain.bundles.header import header
 from glowtrain.bundles.makefile import makefile
 from glowtrain.bundles.manifest import manifest, untouched
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.request import BundleRequest, Optimize
+from glowtrain.bundles.request import BundleRequest, Optimize, parts_of_bundle
 from glowtrain.bundles.verify.trace import backend_like
 from glowtrain.bundles.weights import Weights, file_of
 from glowtrain.errors import BundleError
@@ -69,6 +69,7 @@ def bundle(
     threads: int = 1,
     fixed_point: bool = False,
     memory: Memory = None,
+    micro_batches: int = 1,
     optimize: Optimize = "speed",
     ram: float | str | None = None,
     board: str | None = None,
@@ -90,10 +91,11 @@ def bundle(
     ``weights``: in the object file, in a file of their own (``NAME.safetensors``) or nowhere. ``threads``: how many the
     caller's ``parallel_for`` may use at most; one needs none. ``fixed_point``: a quantized model in integers
     alone, see :class:`~glowtrain.stages.Options`. ``memory``: as :func:`glowtrain.compile` takes it, by default a
-    trainer's own. ``optimize``: code that is fast, or small. ``ram``: bytes that the processor has, as a number or as
-    text such as ``"256KB"``; what does not fit is computed again, unless ``memory`` is ``"keep"``. ``board``: the name
-    of an emulated board (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the files with which the example runs there
-    are written, too, and its processor is the target if none is said.
+    trainer's own. ``micro_batches``: a step takes its batch in so many equal parts, as a trainer does. ``optimize``:
+    code that is fast, or small. ``ram``: bytes that the processor has, as a number or as text such as ``"256KB"``; what
+    does not fit is computed again, unless ``memory`` is ``"keep"``. ``board``: the name of an emulated board
+    (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the files with which the example runs there are written, too,
+    and its processor is the target if none is said.
 
     Written are ``NAME.o``, ``NAME.h``, ``NAME.hpp``, ``NAME.json`` and, with the weights in the object, a program that
     runs it and what it prints; with ``archive`` also ``libNAME.a``, with ``shared`` a shared library and ``NAME.py``,
@@ -113,7 +115,7 @@ def bundle(
     request = BundleRequest(
         model, loss, optimizer, trainable, freeze_statistics, dims_of(dims),
         chosen.target if chosen is not None and target == "host" else target,
-        name, weights, threads, fixed_point, optimize, seed, budget_of(memory),
+        name, weights, threads, fixed_point, optimize, seed, budget_of(memory), parts_of_bundle(micro_batches),
     )  # fmt: skip
     extras.check(request.processor)
     if chosen is not None:
@@ -136,6 +138,7 @@ def bundle_size(
     threads: int = 1,
     fixed_point: bool = False,
     memory: Memory = None,
+    micro_batches: int = 1,
     optimize: Optimize = "speed",
     ram: float | str | None = None,
     seed: int = 0,
@@ -146,7 +149,7 @@ def bundle_size(
     """
     request = BundleRequest(
         model, loss, optimizer, trainable, freeze_statistics, dims_of(dims), target, None, weights, threads,
-        fixed_point, optimize, seed, budget_of(memory),
+        fixed_point, optimize, seed, budget_of(memory), parts_of_bundle(micro_batches),
     )  # fmt: skip
     return size_of(request.within(None if ram is None else parse_bytes(ram, "ram")))
 

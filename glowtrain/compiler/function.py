@@ -233,7 +233,10 @@ class Function:
         return Binding(dims, {}, parts)
 
     def _specialise(self, key: Key, graph: Graph) -> None:
-        self._kept[key] = Specialisation(graph, self.backend, self.options, self.state)
+        self._keep(key, Specialisation(graph, self.backend, self.options, self.state))
+
+    def _keep(self, key: Key, special: Specialisation) -> None:
+        self._kept[key] = special
         while len(self._kept) > self.limit:
             self._kept.popitem(last=False)
 

@@ -10,6 +10,7 @@ from typing import TextIO
 
 import numpy as np
 
+from glowtrain.data import count_examples
 from glowtrain.errors import BatchError, CheckpointError, InputError, NonFiniteError
 from glowtrain.presentation.words import plural
 from glowtrain.trainer.checkpoints.checkpoint import Position
@@ -17,6 +18,7 @@ from glowtrain.trainer.checkpoints.files import check_writable
 from glowtrain.trainer.feed import Data, comes_in_batches, named, validation_of
 from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
 from glowtrain.trainer.interrupts import Interrupts, Terminated
+from glowtrain.trainer.micro_batches.split import check_batches
 from glowtrain.trainer.pace import Pace
 from glowtrain.trainer.progress import Display
 from glowtrain.trainer.sources.cut import ArraySource
@@ -298,6 +300,8 @@ class Fit:
         if not comes_in_batches(examples):
             arrays = named(examples, *signature.names)
             signature.check_all(arrays, self.size, drop_last=options.drop_last)
+            parts, count = self.trainer.graphs.micro_batches, count_examples(arrays)
+            check_batches(parts, self.size, count, drop_last=options.drop_last)
             return self._cut(arrays)
         for_arrays = validation is not None and not comes_in_batches(validation)
         source = loader_of(

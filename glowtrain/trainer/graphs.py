@@ -15,7 +15,7 @@ from glowtrain.losses import Loss
 from glowtrain.modes.training_and_inference import inference, make_trainable
 from glowtrain.optim import Optimizer
 from glowtrain.stages import uncollected
-from glowtrain.trainer.micro_batches.split import part_of
+from glowtrain.trainer.micro_batches.split import AUTO, MicroBatches, part_of
 from glowtrain.trainer.selection.patterns import Trainable, select
 from glowtrain.types import Spec
 
@@ -40,7 +40,7 @@ class TrainerGraphs:
         unbiased: bool,
         freeze_statistics: bool = False,
         metrics: bool = False,
-        micro_batches: int = 1,
+        micro_batches: MicroBatches = 1,
     ) -> None:
         self.model = model
         self.template = model if isinstance(model, Template) else model.template
@@ -89,6 +89,11 @@ class TrainerGraphs:
         """The model's data inputs, with symbolic dimensions where they can be bound anew."""
         return specs_of(self.example if self.template is None else self.template)
 
+    @property
+    def all_specs(self) -> dict[str, Spec]:
+        """All data inputs: the model's, then the loss's."""
+        return {**self.specs, **self.targets}
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of all data inputs: the model's, then the loss's."""
@@ -104,15 +109,17 @@ class TrainerGraphs:
         return self._derived(self.step_of)
 
     def step_of(self, model: Graph) -> Graph:
-        """One training step of a bound model, in as many parts of the batch as ``micro_batches`` says.
+        """One training step of a bound model, in as many parts of the batch as ``micro_batches`` says;
+        whole where a budget of memory decides.
 
         Raises :class:`InputError` for a batch that cannot be split so.
         """
-        return self.whole_step_of(model) if self.micro_batches == 1 else self.step_in_parts(model, self.micro_batches)
+        count = self.micro_batches
+        return self.whole_step_of(model) if count in (1, AUTO) else self.step_in_parts(model, int(count))
 
     def step_in_parts(self, model: Graph, count: int) -> Graph:
         """One training step of a bound model, in so many parts of the batch one after the other."""
-        part, split = part_of(model, {**self.specs, **self.targets}, self.loss, count)
+        part, split = part_of(model, self.all_specs, self.loss, count)
         trained = self.trained(part)
         attached = self.loss.attach(trained)
         metrics = attached.metrics if self.metrics else {}

@@ -26,6 +26,7 @@ from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
 from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import kind_of, plural, unknown
+from glowtrain.stages import Options
 from glowtrain.trainer.arrays import as_variables
 from glowtrain.trainer.checkpoints import checkpoint as checkpoints
 from glowtrain.trainer.checkpoints.checkpoint import Checkpoint, Position
@@ -38,7 +39,8 @@ from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper, schedule_factor
 from glowtrain.trainer.interrupts import Alone
-from glowtrain.trainer.micro_batches.split import checked_count
+from glowtrain.trainer.micro_batches.split import MicroBatches, checked_count
+from glowtrain.trainer.micro_batches.within_budget import StepFunction
 from glowtrain.trainer.predict import Predictor
 from glowtrain.trainer.selection.patterns import Trainable
 from glowtrain.trainer.signature import BatchSignature
@@ -102,7 +104,7 @@ class Steps:
         metrics: bool = False,
         threads: int | None = None,
         memory: Memory = None,
-        micro_batches: int = 1,
+        micro_batches: MicroBatches = 1,
     ) -> None:
         if not isinstance(model, (Graph, Template)):
             raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
@@ -129,7 +131,6 @@ class Steps:
         """True from :meth:`restore` to the next epoch of ``fit``."""
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
-        step = self.graphs.step()
         self._example_step = self.graphs.whole_step_of(self.graphs.example)
         needed = sum(variable.type.nbytes for variable in self._example_step.variables)
         check_variables(self._example_step.name, needed, self.budget.nbytes)
@@ -137,7 +138,9 @@ class Steps:
         self.hyper = Hyper(optimizer, self._example_step)
         variables = (*self._example_step.variables, *inference(self.graphs.example).variables)
         self.state = State({variable.name: variable.source for variable in variables})
-        self._step = compile(step, self.backend, self.state, memory=self.budget)
+        resolved = backend_of(self.backend)
+        options = Options(facts=resolved.facts, memory=self.budget)
+        self._step: Function = StepFunction(self.graphs, resolved, self.state, options)
         self._began = optimizer.hyper()
         self._best: dict[str, Array] = {}
         self._binding: Binding | None = None

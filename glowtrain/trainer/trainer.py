@@ -34,6 +34,9 @@ class Trainer(Steps):
     the loss (``accuracy``) as ``measured``, and records of epochs have their means (``train_accuracy``): those of the
     training form, each batch before its update. This takes no second forward pass, but some time with many classes.
     ``threads`` and ``memory``: as :func:`glowtrain.compile` takes them; results are the same with any.
+    ``micro_batches``: each batch is taken in so many equal parts, one after the other, whose gradients are added up: to
+    the bits of an optimizer that accumulates as many batches, in less memory; ``"auto"``: in as few as ``memory`` asks
+    for. The loss must be a mean or a sum over examples, and nothing may take statistics of a batch.
 
     Models in f16 and bf16: named losses are computed in f32, with f32 targets; the optimizer's state and its arithmetic
     are f32, and each new parameter is rounded to its own type, so updates smaller than its last bit are lost: learning
@@ -41,7 +44,7 @@ class Trainer(Steps):
     zero.
 
     ``hyper`` holds the hyperparameters, which may be changed between steps; ``history`` the records of past epochs.
-    Raises :class:`DifferentiationError` if nothing can be trained.
+    Raises :class:`DifferentiationError` if nothing can be trained, or not in parts of a batch.
     """
 
     def fit(

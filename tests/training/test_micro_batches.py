@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import glowtrain as gt
 from glowtrain.compiler.walk import planned
-from glowtrain.errors import DifferentiationError, InputError, NonFiniteError
+from glowtrain.errors import DifferentiationError, InputError, MemoryBudgetError, NonFiniteError
 from glowtrain.graph import Template, Value
 from glowtrain.loops import Index, Tensor
 from glowtrain.lower import lower
@@ -269,3 +270,59 @@ def test_a_part_that_is_not_finite_updates_nothing() -> None:
 
 def test_a_copy_of_a_trainer_has_its_parts() -> None:
     assert copy.deepcopy(trainer_of(rows, "cpu", micro_batches=4)).graphs.micro_batches == 4
+
+
+# --- budgets
+
+
+def needed(count: int, memory: Memory) -> int:
+    """The bytes of variables and arena of a step of :data:`rows` with 256 examples."""
+    plan = step_plan(rows, count, memory, 256)
+    return plan.arena + sum(buffer.type.nbytes for buffer in plan.program.variables.values())
+
+
+def test_an_error_says_how_many_parts_would_do() -> None:
+    """As few as it takes, with their bytes; that many keep the budget, and one part fewer does not."""
+    limit = needed(4, SMALLEST)
+    trainer = trainer_of(rows, "cpu", memory=limit)
+    with pytest.raises(MemoryBudgetError, match=r"the least that was found is") as raised:
+        trainer.memory(256)
+    said = re.search(r"micro_batches=(\d+) \(--micro-batches \d+\) takes ([\d,]+)", str(raised.value))
+    assert said is not None
+    assert int(said[2].replace(",", "")) <= limit
+    count = int(said[1])
+    assert count in (2, 4)
+    use = trainer_of(rows, "cpu", memory=limit, micro_batches=count).memory(256)
+    assert use.arena + use.variables <= limit
+    with pytest.raises(MemoryBudgetError, match="the least that was found"):
+        trainer_of(rows, "cpu", memory=limit, micro_batches=count // 2).memory(256)
+
+
+def test_nothing_is_proposed_that_would_not_do() -> None:
+    """Neither where no parts are small enough, nor where a batch cannot be split."""
+    variables = sum(array.nbytes for array in trainer_of(rows, "cpu").variables().values())
+    with pytest.raises(MemoryBudgetError) as raised:
+        trainer_of(rows, "cpu", memory=variables + 100).memory(256)
+    assert "micro_batches" not in str(raised.value)
+    loss = gt.losses.softmax_cross_entropy(ignore_index=-1)
+    with pytest.raises(MemoryBudgetError) as raised:
+        trainer_of(rows, "cpu", memory=needed(4, SMALLEST), loss=loss).memory(256)
+    assert "micro_batches" not in str(raised.value)
+
+
+def test_with_auto_a_batch_is_split_where_a_budget_asks_for_it() -> None:
+    limit = needed(4, SMALLEST)
+    auto = trainer_of(rows, "cpu", memory=limit, micro_batches="auto")
+    use = auto.memory(256)
+    assert use.arena + use.variables <= limit
+    auto.memory(8)
+    counts = [
+        len([i for i in auto._step.specialised(batch_of(rows, 0, n)).graph.nodes if i.operator.control])
+        for n in (256, 8)
+    ]
+    assert counts == [1, 0]
+    split, _ = trainers(rows, 4)
+    batch = batch_of(rows, 1, 256)
+    auto.step(batch)
+    split.step(batch)
+    assert same_bits(split, auto)

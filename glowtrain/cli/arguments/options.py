@@ -78,6 +78,17 @@ Memory = Annotated[
         help="Memory of a step: bytes (64MB), a share of what it needs (50%), small, or keep (compute nothing again).",
     ),
 ]
+MicroBatches = Annotated[
+    str,
+    typer.Option(
+        metavar="N",
+        help="Take each batch in N equal parts, one after the other, or in as few as --memory needs (auto).",
+    ),
+]
+MicroBatchCount = Annotated[
+    int,
+    typer.Option("--micro-batches", metavar="N", min=1, help="Take each batch in N equal parts, one after the other."),
+]
 CacheFolder = Annotated[
     Path | None,
     typer.Option("--cache", metavar="DIR", help="Keep compiled code in this folder and not in the user's."),

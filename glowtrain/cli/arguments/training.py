@@ -17,6 +17,7 @@ from glowtrain.graph import Graph
 from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
 from glowtrain.trainer.graphs import TrainerGraphs, optimizer_variables
+from glowtrain.trainer.micro_batches.split import MicroBatches, checked_count
 
 FINAL_FACTOR = 0.01
 """Where an exponential schedule ends, as a factor on the learning rate."""
@@ -94,12 +95,27 @@ def schedule_of(name: str, updates: int, warmup: int) -> Schedule | None:
     return None if name == "constant" else after[name]
 
 
+def step_graphs(
+    graph: Graph, loss: str, output: str | None, trainable: list[str], optimizer: str, momentum: float | None,
+    micro_batches: int = 1,
+) -> TrainerGraphs:  # fmt: skip
+    """The graphs that ``train`` would compile for a graph."""
+    rule = optimizer_of(optimizer, momentum=momentum)
+    return TrainerGraphs(
+        graph, losses.by_name(loss, output), rule, trainable or None, 0, unbiased=False, micro_batches=micro_batches
+    )
+
+
 def training_step(
     graph: Graph, loss: str, output: str | None, trainable: list[str], optimizer: str, momentum: float | None
 ) -> Graph:
     """The training step that ``train`` would compile for a graph."""
-    rule = optimizer_of(optimizer, momentum=momentum)
-    return TrainerGraphs(graph, losses.by_name(loss, output), rule, trainable or None, 0, unbiased=False).step_of(graph)
+    return step_graphs(graph, loss, output, trainable, optimizer, momentum).step_of(graph)
+
+
+def parts_of_batches(given: str) -> MicroBatches:
+    """The parts of a batch, from text. Raises :class:`InputError`."""
+    return checked_count(int(given) if given.isdecimal() else given)
 
 
 def kept_for_updates(step: Graph, graph: Graph) -> set[str]:

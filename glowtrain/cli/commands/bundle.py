@@ -67,6 +67,7 @@ def bundle(
     threads: BundleThreads = 1,
     fixed_point: BundleFixedPoint = False,
     memory: options.Memory = None,
+    micro_batches: options.MicroBatchCount = 1,
     optimize: BundleOptimize = "speed",
     ram: BundleRam = None,
     board: Annotated[
@@ -145,6 +146,7 @@ def bundle(
             threads=threads,
             fixed_point=fixed_point,
             memory=memory,
+            micro_batches=micro_batches,
             optimize=optimize_of(optimize),
             ram=None if ram is None else parse_bytes(ram, "--ram"),
             board=board,

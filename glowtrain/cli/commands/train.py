@@ -15,7 +15,7 @@ from glowtrain.cli.arguments.feed import Fed, feed, stored
 from glowtrain.cli.arguments.files import check_writable
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
-from glowtrain.cli.arguments.training import RunLength, optimizer_of, schedule_of
+from glowtrain.cli.arguments.training import RunLength, optimizer_of, parts_of_batches, schedule_of
 from glowtrain.cli.terminal.console import INTERRUPTED, command, note, out, seconds
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
@@ -42,6 +42,7 @@ def train(
     backend: options.Backend = "cpu",
     threads: options.Threads = None,
     memory: options.Memory = None,
+    micro_batches: options.MicroBatches = "1",
     cache: options.CacheFolder = None,
     no_cache: options.NoCache = False,
     seed: options.Seed = 0,
@@ -102,6 +103,7 @@ def train(
     trainer = Trainer(
         network, chosen, rule, trainable or None, kept(backend, cache, no_cache=no_cache), seed,
         freeze_statistics=freeze_statistics, metrics=train_metrics, threads=threads, memory=memory,
+        micro_batches=parts_of_batches(micro_batches),
     )  # fmt: skip
     files.check_savable(trainer)
     _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")

@@ -4,24 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from glowtrain.errors import InputError
-from glowtrain.grad import Split
+from glowtrain.grad import BatchSplit
 from glowtrain.graph import Graph
 from glowtrain.losses import Loss
 from glowtrain.types import Spec
 
+AUTO: Literal["auto"] = "auto"
+"""As few parts as a budget of memory needs."""
 
-def checked_count(count: object) -> int:
-    """The number of parts that a person gave. Raises :class:`InputError` for what is none."""
+MicroBatches = int | Literal["auto"]
+"""What a person may say about the parts of a batch."""
+
+
+def checked_count(count: object) -> MicroBatches:
+    """The number of parts that a person gave, or :data:`AUTO`. Raises :class:`InputError` for what is none."""
+    if count == AUTO and isinstance(count, str):
+        return AUTO
     if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 1:
-        raise InputError(f"micro_batches must be a whole number of at least 1, not {count!r}")
+        raise InputError(f'micro_batches must be a whole number of at least 1, or "auto", not {count!r}')
     return int(count)
 
 
-def part_of(model: Graph, specs: Mapping[str, Spec], loss: Loss, count: int) -> tuple[Graph, Split]:
+def check_batches(count: MicroBatches, size: int, examples: int, *, drop_last: bool) -> None:
+    """Raise :class:`InputError` where batches of ``size``, or the last one of so many examples, cannot be cut."""
+    if count == AUTO:
+        return
+    rest = 0 if drop_last else examples % size
+    for batch in (size, rest):
+        if batch % count:
+            raise InputError(cannot_be_cut("fit", batch, count))
+
+
+def cannot_be_cut(what: str, batch: int, count: int) -> str:
+    """That a batch has no such parts, and what to do."""
+    return (
+        f"{what}: a batch of {batch} cannot be cut into {count} equal micro-batches; choose a batch size that {count} "
+        "divides, and leave out a last, short batch (drop_last=True, --drop-last)"
+    )
+
+
+def part_of(model: Graph, specs: Mapping[str, Spec], loss: Loss, count: int) -> tuple[Graph, BatchSplit]:
     """The model for a part of the batch that ``model`` is bound to, and how the batch is split into ``count`` of them.
 
     ``specs``: all inputs and targets, with symbolic extents where they can be bound anew. Raises :class:`InputError`
@@ -36,14 +63,11 @@ def part_of(model: Graph, specs: Mapping[str, Spec], loss: Loss, count: int) -> 
         )
     batch = model.dims[symbol]
     if batch % count:
-        raise InputError(
-            f"{model.name}: a batch of {batch} cannot be cut into {count} equal micro-batches; choose a batch size "
-            f"that {count} divides, and leave out a last, short batch (drop_last=True, --drop-last)"
-        )
+        raise InputError(cannot_be_cut(model.name, batch, count))
     assert model.template is not None
     binding = replace(model.binding, dims={**model.dims, symbol: batch // count})
     batched = frozenset(name for name, spec in specs.items() if spec.shape[:1] == (symbol,))
-    return model.template.bound(binding), Split(count, batched, sums=loss.over_examples == "sum")
+    return model.template.bound(binding), BatchSplit(count, batched, sums=loss.over_examples == "sum")
 
 
 def batch_symbol(name: str, specs: Mapping[str, Spec]) -> str:

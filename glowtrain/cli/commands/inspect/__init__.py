@@ -12,7 +12,7 @@ from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.feed import feed, stored
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_graph, parse_dims
-from glowtrain.cli.arguments.training import kept_for_updates, optimizer_of, training_step
+from glowtrain.cli.arguments.training import kept_for_updates, optimizer_of, step_graphs
 from glowtrain.cli.commands.inspect import arguments as given
 from glowtrain.cli.commands.inspect.stages import MEMORY, show
 from glowtrain.cli.terminal.console import command, out
@@ -29,6 +29,7 @@ from glowtrain.runtime import HostDevice, partitioned
 from glowtrain.runtime.partition.drawing import draw as draw_partition
 from glowtrain.stages import Options
 from glowtrain.trainer.graphs import specs_of
+from glowtrain.trainer.micro_batches.within_budget import proposing
 from glowtrain.types import Array
 
 
@@ -52,6 +53,7 @@ def inspect(
     optimizer: options.OptimizerChoice = "adam",
     momentum: options.Momentum = None,
     memory: options.Memory = None,
+    micro_batches: options.MicroBatchCount = 1,
     devices: given.Devices = None,
     device_memory: given.DeviceMemory = None,
     plot: given.Plot = None,
@@ -84,6 +86,7 @@ def inspect(
     given.check_stage(stage, chosen)
     given.check_devices(stage, devices, device_memory)
     given.check_picture(stage, plot, parts=devices is not None)
+    given.check_parts(micro_batches, train=train)
     how = Options(facts=chosen.facts, memory=budget_of(memory))
     examples = stored(dataset, data_dir) if dataset is not None else None
     if budget is not None:
@@ -95,17 +98,25 @@ def inspect(
         fed = feed(examples, specs_of(graph.template or graph), attached, labels).train
         show_updates(graph, fed, attached, optimizer_of(optimizer, momentum=momentum), budget, target)
         return
-    step = training_step(graph, loss, output, trainable, optimizer, momentum) if train else graph
+    graphs = step_graphs(graph, loss, output, trainable, optimizer, momentum, micro_batches) if train else None
+    step = graph if graphs is None else graphs.step_of(graph)
     if explain:
         refusals(step, chosen, how)
     elif devices is not None:
         show_parts(step, chosen, devices, device_memory, plot)
-    elif stage == MEMORY:
-        show_step_memory(step, chosen, how, kept_for_updates(step, graph), plot)
     else:
-        show(step, stage, chosen, how)
-        if stage == "summary":
-            shared_parameters(graph)
+        with proposing(graphs, graph, how, chosen):
+            show_stage(step, graph, stage, chosen, how, plot)
+
+
+def show_stage(step: Graph, model: Graph, stage: str, backend: Backend, how: Options, plot: Path | None) -> None:
+    """Print what stands at a stage, of a step of a model or of the model itself."""
+    if stage == MEMORY:
+        show_step_memory(step, backend, how, kept_for_updates(step, model), plot)
+        return
+    show(step, stage, backend, how)
+    if stage == "summary":
+        shared_parameters(model)
 
 
 def show_updates(

@@ -92,6 +92,12 @@ def check_devices(stage: str, devices: int | None, memory: str | None) -> None:
         raise typer.BadParameter(f"--devices shows parts, and nothing of --stage {stage}", param_hint="--devices")
 
 
+def check_parts(micro_batches: int, *, train: bool) -> None:
+    """End as wrong usage for parts of a batch where nothing is trained."""
+    if micro_batches > 1 and not train:
+        raise typer.BadParameter("--micro-batches are those of a training step (--train)", param_hint="--micro-batches")
+
+
 def check_picture(stage: str, plot: Path | None, *, parts: bool) -> None:
     """Raise now for a picture that could not be drawn or written later; end as wrong usage where nobody draws it."""
     if plot is None:

@@ -1,0 +1,127 @@
+"""Steps that keep a budget of memory by parts of their batches: in how many, and what they would take.
+
+Gradients of a split batch differ from those of the whole by rounding, as sums are taken in another order. So a budget
+alone splits nothing; it says what splitting would take.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from glowtrain.backends.base import Backend
+from glowtrain.compiler import Function, Specialisation
+from glowtrain.deferred import Deferred
+from glowtrain.errors import DifferentiationError, InputError, MemoryBudgetError
+from glowtrain.graph import Graph
+from glowtrain.graph.specialise.binding import Key
+from glowtrain.memory.budget import KEEP, Budget
+from glowtrain.program.program import Plan
+from glowtrain.stages import Options
+from glowtrain.trainer.graphs import TrainerGraphs
+from glowtrain.trainer.micro_batches.split import AUTO, batch_symbol
+
+if TYPE_CHECKING:
+    from glowtrain.backends.state import State
+    from glowtrain.compiler import walk
+else:
+    walk = Deferred("glowtrain.compiler.walk")
+
+
+@dataclass(frozen=True)
+class PartsOfBatches:
+    """The steps of a bound ``model`` in any number of parts, and what each needs within the budget of ``options``."""
+
+    graphs: TrainerGraphs
+    model: Graph
+    options: Options
+    backend: Backend
+
+    @staticmethod
+    def within(graphs: TrainerGraphs, model: Graph, options: Options, backend: Backend) -> PartsOfBatches:
+        """Within a budget that a share says of the whole step: so many bytes."""
+        budget = options.memory
+        if budget.share is not None:
+            kept = PartsOfBatches(graphs, model, replace(options, memory=KEEP), backend).needed(1)
+            assert kept is not None, "a step that keeps everything has no budget to exceed"
+            budget = Budget(nbytes=budget.limit(kept))
+        return PartsOfBatches(graphs, model, replace(options, memory=budget), backend)
+
+    def counts(self) -> list[int]:
+        """The numbers of parts that the batch has, from 2 on; none where it cannot be split."""
+        try:
+            batch = self.model.dims[batch_symbol(self.model.name, self.graphs.all_specs)]
+            self.graphs.step_in_parts(self.model, batch)
+        except (InputError, DifferentiationError):
+            return []
+        return [count for count in range(2, batch + 1) if batch % count == 0]
+
+    def least_count(self) -> int | None:
+        """The smallest number of parts with which the budget is kept; more parts need less memory. None if none is
+        enough."""
+        counts = self.counts()
+        if not counts or self.needed(counts[-1]) is None:
+            return None
+        return counts[bisect_left(counts[:-1], True, key=lambda count: self.needed(count) is not None)]
+
+    def needed(self, count: int) -> int | None:
+        """The bytes of variables and arena of a step in so many parts; None where they are more than the budget."""
+        try:
+            plan: Plan = walk.arrive(self.step(count), self.options, walk.until("plan", self.backend.stages(walk.WALK)))
+        except MemoryBudgetError:
+            return None
+        return plan.arena + sum(buffer.type.nbytes for buffer in plan.program.variables.values())
+
+    def step(self, count: int) -> Graph:
+        """The step in so many parts."""
+        return self.graphs.whole_step_of(self.model) if count == 1 else self.graphs.step_in_parts(self.model, count)
+
+
+class StepFunction(Function):
+    """A trainer's compiled step.
+
+    A batch with which a budget of memory cannot be kept is split into as few parts as it takes where ``micro_batches``
+    is :data:`AUTO`; else :class:`MemoryBudgetError` says what parts would take.
+    """
+
+    def __init__(self, graphs: TrainerGraphs, backend: Backend, state: State, options: Options) -> None:
+        self.graphs = graphs
+        super().__init__(graphs.step(), backend, state, options)
+
+    def _specialise(self, key: Key, graph: Graph) -> None:
+        template = self.graphs.template
+        model = self.graphs.example if template is None else template.bound(graph.binding)
+        if self.graphs.micro_batches != AUTO:
+            with proposing(self.graphs, model, self.options, self.backend):
+                return super()._specialise(key, graph)
+        try:
+            super()._specialise(key, graph)
+        except MemoryBudgetError:
+            parts = PartsOfBatches.within(self.graphs, model, self.options, self.backend)
+            count = parts.least_count()
+            if count is None:
+                raise
+            split = parts.step(count).with_(template=graph.template, binding=graph.binding)
+            self._keep(key, Specialisation(split, self.backend, parts.options, self.state))
+        return None
+
+
+@contextmanager
+def proposing(graphs: TrainerGraphs | None, model: Graph, options: Options, backend: Backend) -> Iterator[None]:
+    """Let a :class:`MemoryBudgetError` of a step of a bound model say in how many parts it would keep the budget."""
+    try:
+        yield
+    except MemoryBudgetError as error:
+        if graphs is None or graphs.micro_batches not in (1, AUTO):
+            raise
+        parts = PartsOfBatches.within(graphs, model, options, backend)
+        count = parts.least_count()
+        if count is None:
+            raise
+        raise MemoryBudgetError(
+            f"{error}; so would parts of the batch: micro_batches={count} (--micro-batches {count}) takes "
+            f"{parts.needed(count):,}"
+        ) from None
