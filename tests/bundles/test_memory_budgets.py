@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.errors import BundleError
+from glowtrain.errors import BundleError, InputError
 from glowtrain.graph import Graph, Value
 from glowtrain.memory.budget import Memory
 from tests.bundles.small_bundles import same
@@ -66,3 +66,33 @@ def test_a_trainer_s_budget_is_its_bundle_s() -> None:
         for memory in ("keep", "small")
     ]
     assert sizes[1] < sizes[0]
+
+
+@gt.model(x=gt.f32["batch", 1, 8, 8])
+def plain(x: Value) -> Value:
+    for width in (6, 8):
+        x = gt.nn.relu(gt.nn.conv(x, width, 3, padding="same"))
+    return gt.nn.linear(gt.nn.flatten(x), 4)
+
+
+def test_a_step_in_parts_of_its_batch_has_a_trainers_bits(tmp_path: Path) -> None:
+    random = np.random.default_rng(6)
+    batches = [(random.standard_normal((8, 1, 8, 8), np.float32), random.integers(0, 4, 8)) for _ in range(2)]
+    gt.bundle(plain, tmp_path, loss=LOSS, dims={"batch": 8}, micro_batches=4, shared=True)
+    loaded = gt.load_bundle(tmp_path)
+    trainer = gt.Trainer(plain, LOSS, gt.optim.Adam(), micro_batches=4, threads=1)
+    for x, labels in batches:
+        assert loaded.step(x=x, labels=labels) == trainer.step({"x": x, "labels": labels})
+    assert same(dict(loaded.variables), trainer.variables())
+    whole, parts = (gt.bundle_size(plain, loss=LOSS, dims={"batch": 8}, micro_batches=n).arena for n in (1, 4))
+    assert parts < whole
+
+
+def test_parts_that_a_bundle_cannot_have_are_refused() -> None:
+    for wrong, why in ((0, "a whole number of at least 1"), ("auto", "a bundle needs a number")):
+        with pytest.raises(BundleError, match=why):
+            gt.bundle_size(plain, loss=LOSS, dims={"batch": 8}, micro_batches=wrong)  # type: ignore[arg-type]
+    with pytest.raises(BundleError, match="a bundle that trains needs a loss"):
+        gt.bundle_size(plain, dims={"batch": 8}, micro_batches=2)
+    with pytest.raises(InputError, match="cannot be cut into 3 equal micro-batches"):
+        gt.bundle_size(plain, loss=LOSS, dims={"batch": 8}, micro_batches=3)

@@ -113,3 +113,24 @@ def test_mistakes_are_refused_before_anything_is_compiled(tmp_path: Path) -> Non
 def test_a_backend_without_a_plan_says_so() -> None:
     said = refused("mlp", "--stage", "memory", "--backend", "interpreter")
     assert "backend interpreter has no planned memory; use backend cpu" in said
+
+
+def test_parts_of_a_batch_are_named_where_a_budget_needs_them(tmp_path: Path) -> None:
+    """And taken where they are asked for."""
+
+    @gt.model(x=gt.f32["batch", 1, 8, 8])
+    def pictures(x: gt.Value) -> gt.Value:
+        for number in range(3):
+            x = gt.nn.relu(gt.nn.conv(x, 8, 3, padding="same", name=f"conv{number}"))
+        return gt.nn.linear(gt.nn.mean(x, [2, 3]), 4, name="scores")
+
+    path = tmp_path / "pictures.onnx"
+    gt.save(pictures, path)
+    step = (path, "--train", "--dims", "batch=64", "--stage", "plan", "--memory", "200KB")
+    said = refused(*step)
+    found = re.search(r"micro_batches=(\d+) \(--micro-batches \1\) takes ([\d,]+)", said)
+    assert found is not None, said
+    assert int(found[2].replace(",", "")) <= 200 << 10
+    assert f"repeat scan t<{found[1]} parts:" in done(*step, "--micro-batches", found[1])
+    assert "those of a training step" in refused(path, "--micro-batches", "4", status=2)
+    assert "cannot be cut into 5 equal micro-batches" in refused(*step, "--micro-batches", "5")

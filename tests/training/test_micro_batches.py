@@ -326,3 +326,25 @@ def test_with_auto_a_batch_is_split_where_a_budget_asks_for_it() -> None:
     auto.step(batch)
     split.step(batch)
     assert same_bits(split, auto)
+
+
+def test_fit_takes_every_batch_in_parts() -> None:
+    """And refuses a last one that does not divide before it trains."""
+    arrays = batch_of(rows, 4, 60)
+    split, whole = trainers(rows, 4)
+    before = split.variables()
+    with pytest.raises(InputError, match="fit: a batch of 28 cannot be cut into 8 equal micro-batches"):
+        trainer_of(rows, "cpu", micro_batches=8).fit(arrays, 1, 32, progress=False)
+    assert all(np.array_equal(array, before[name]) for name, array in split.variables().items())
+    split.fit(arrays, 1, 32, progress=False, shuffle=False)
+    for first, last in ((0, 32), (32, 60)):
+        for part in in_parts({name: array[first:last] for name, array in arrays.items()}, 4):
+            whole.step(part)
+    assert same_bits(split, whole)
+
+
+def test_a_share_is_of_the_whole_batch() -> None:
+    trainer = trainer_of(images, "cpu", memory=0.3, micro_batches="auto")
+    kept = trainer_of(images, "cpu", memory="keep").memory(64)
+    use = trainer.memory(64)
+    assert use.arena + use.variables <= 0.3 * (kept.arena + kept.variables)
