@@ -107,7 +107,12 @@ class _Walk:
 
 
 def _through_steps(scan: Scan, node: Node, cotangents: Sequence[Value | None]) -> Sequence[Value | None]:
-    """The cotangents of a canonical Scan's operands: a walk over its body, run backwards in time."""
+    """The cotangents of a canonical Scan's operands: a walk over its body, run backwards in time.
+
+    Raises :class:`DifferentiationError` for a loop over parts of a batch, which is a training step already.
+    """
+    if scan.parts:
+        raise DifferentiationError(f"{node}: a loop over parts of a batch has no gradient; differentiate the whole")
     seeds = step_seeds(scan, cotangents)
     by_input = pullback(tuple(scan.body.outputs.values()), seeds, scan.body.inputs)
     operands = [value for value in node.inputs if value is not None]

@@ -55,7 +55,15 @@ def _grouped(loops: Loops, key: Callable[[Node, Scan], Hashable]) -> list[Loops]
 def _circumstances(node: Node, scan: Scan) -> Hashable:
     """What two Scans must have in common to run as one, but for what their bodies compute."""
     axes = scan.scan_input_axes or (0,) * scan.num_scan_inputs
-    return node.inputs, scan.num_states, scan.num_scan_inputs, axes, scan.input_directions, scan.num_captured
+    return (
+        node.inputs,
+        scan.num_states,
+        scan.num_scan_inputs,
+        axes,
+        scan.input_directions,
+        scan.num_captured,
+        scan.parts,
+    )
 
 
 def _states(node: Node, scan: Scan) -> Hashable:

@@ -343,9 +343,10 @@ class Steps:
     def graph(self) -> Graph:
         """The whole training step, with the present state as initial values.
 
-        For a model with symbolic dimensions: as bound by the first step's batch.
+        For a model with symbolic dimensions: as bound by the first step's batch. It takes the batch at once, whatever
+        ``micro_batches`` says.
         """
-        return with_values(self.graphs.step_of(self._bound()), self.variables())
+        return with_values(self.graphs.whole_step_of(self._bound()), self.variables())
 
     @property
     def nbytes(self) -> int:

@@ -13,9 +13,16 @@ from glowtrain.compiler.walk import planned
 from glowtrain.errors import InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Value
 from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget, Memory, budget_of
+from glowtrain.program.analysis.time_estimate import total
+from glowtrain.program.memory.plan import plan
+from glowtrain.program.parse import parse
+from glowtrain.program.passes.rematerialisation import rematerialize as passes
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
+from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
+from glowtrain.program.passes.reuse import ReuseOperands
 from glowtrain.program.program import Plan
 from glowtrain.stages import Options
+from tests.program.recomputed_programs import random_text
 
 
 def images(x: Value) -> Value:
@@ -58,7 +65,15 @@ def needed(planned: Plan) -> int:
     return planned.arena + sum(buffer.type.nbytes for buffer in planned.program.variables.values())
 
 
+def least_of(error: MemoryBudgetError) -> int:
+    """The bytes that an error says are enough."""
+    said = re.search(r"found is ([\d,]+), ", str(error))
+    assert said is not None
+    return int(said[1].replace(",", ""))
+
+
 KINDS = ("images", "rows")
+SMALL = budget_of("small")
 
 
 # --- budgets
@@ -81,12 +96,45 @@ def test_the_least_that_an_error_says_is_enough_and_one_byte_less_is_not(kind: s
     variables = sum(variable.type.nbytes for variable in graph.variables)
     with pytest.raises(MemoryBudgetError, match="the least that was found is") as raised:
         planned(graph, Options(memory=Budget(nbytes=variables + 1000)))
-    said = re.search(r"found is ([\d,]+), ", str(raised.value))
-    assert said is not None
-    least = int(said[1].replace(",", ""))
+    least = least_of(raised.value)
     assert needed(planned(graph, Options(memory=Budget(nbytes=least), check=True))) <= least
     with pytest.raises(MemoryBudgetError, match="smaller batches"):
         planned(graph, Options(memory=Budget(nbytes=least - 1)))
+
+
+def test_a_smaller_limit_never_leads_to_a_larger_arena() -> None:
+    """On random programs: every limit is kept or refused, and what errors say is the least is always the same."""
+    for seed in (0, 3, 9):
+        program = parse(random_text(seed, kernels=8))
+        variables = sum(buffer.type.nbytes for buffer in program.variables.values())
+        arenas, leasts = [], set()
+        for limit in range(plan(program).arena, 1024, -256):
+            try:
+                changed = Rematerialize(Budget(nbytes=variables + limit)).run(program)
+            except MemoryBudgetError as error:
+                leasts.add(least_of(error) - variables)
+                continue
+            arenas.append(plan(ReuseOperands().run(changed)).arena)
+            assert arenas[-1] <= limit
+        assert arenas == sorted(arenas, reverse=True)
+        assert len(leasts) == 1
+        assert leasts.pop() <= arenas[-1]
+
+
+def test_a_search_that_goes_astray_finds_no_more_than_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: with more time to spend nothing good is found."""
+    until, graph = passes._Dropping.until, step_graph("images")
+    monkeypatch.setattr(passes, "NEAR", 1)
+    free = UNSAID.slower * 1.5
+
+    def astray(self: passes._Dropping, goal: int) -> bool:
+        spent = self.left / total(self.program.instructions, self.rates)
+        return until(self, goal) if spent < free else False
+
+    monkeypatch.setattr(passes._Dropping, "until", astray)
+    kept, unsaid, small = (needed(planned(graph, Options(memory=memory))) for memory in (KEEP, UNSAID, SMALL))
+    assert unsaid < kept
+    assert small <= unsaid
 
 
 def test_variables_that_are_larger_than_the_limit_are_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 import glowtrain as gt
 from glowtrain.compiler.walk import planned
-from glowtrain.errors import DifferentiationError, InputError, MemoryBudgetError, NonFiniteError
+from glowtrain.errors import DifferentiationError, InputError, MemoryBudgetError, ModelError, NonFiniteError
+from glowtrain.grad import gradients
 from glowtrain.graph import Template, Value
 from glowtrain.loops import Index, Tensor
 from glowtrain.lower import lower
@@ -266,6 +268,25 @@ def test_a_part_that_is_not_finite_updates_nothing() -> None:
     with pytest.raises(NonFiniteError):
         trainer.step(batch)
     assert all(np.array_equal(array, before[name]) for name, array in trainer.variables().items())
+
+
+def test_files_hold_the_step_of_a_whole_batch(tmp_path: Path) -> None:
+    """As ONNX has no loop over parts."""
+    trainer = trainer_of(images, "cpu", micro_batches=4)
+    trainer.step(batch_of(images, 0))
+    gt.save(trainer.graph, tmp_path / "step.onnx")
+    step = trainer.graphs.step()
+    assert isinstance(step, Template)
+    with pytest.raises(ModelError, match="a step in parts of a batch has no form in ONNX"):
+        gt.save(step.bind({"batch": BATCH}), tmp_path / "parts.onnx")
+
+
+def test_a_loop_over_parts_has_no_gradient() -> None:
+    step = trainer_of(images, "cpu", micro_batches=4).graphs.step()
+    assert isinstance(step, Template)
+    bound = step.bind({"batch": BATCH})
+    with pytest.raises(DifferentiationError, match="a loop over parts of a batch has no gradient"):
+        gradients(bound.outputs["loss"], [bound.variable("scores.bias")])
 
 
 def test_a_copy_of_a_trainer_has_its_parts() -> None:

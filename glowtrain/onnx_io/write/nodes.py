@@ -294,7 +294,12 @@ class Writer:
         return node
 
     def scan(self, operator: Scan, operands: list[str], outputs: list[str], name: str) -> NodeProto:
-        """Scan: in ONNX the body reads captured values by the names that they have outside."""
+        """Scan: in ONNX the body reads captured values by the names that they have outside.
+
+        Raises :class:`ModelError` for a loop over parts of a batch, which ONNX does not have.
+        """
+        if operator.parts:
+            raise ModelError(f"{name}: a step in parts of a batch has no form in ONNX; write the step of a whole batch")
         cut = len(operands) - operator.num_captured
         inner = operator.body.inputs[:cut]
         captured: dict[Value, str] = dict(zip(operator.body.inputs[cut:], operands[cut:], strict=True))

@@ -37,6 +37,8 @@ from glowtrain.stages import PLAIN_RATES, Explain, Rates
 NEAR = 1 << 16
 """Bytes of a buffer below which it is kept where no limit is given: what fits the nearest caches costs little time
 there, and little memory."""
+STEP = 15 / 16
+"""By what the peak falls between two programs that are tried for a limit."""
 LEAST_PART = 512
 """The peak over the bytes of the smallest buffer that is dropped: with many smaller ones little is gained."""
 
@@ -62,33 +64,51 @@ class Rematerialize:
         return with_bodies(program, self._free) if bodies(program) else self._free(program)
 
     def _free(self, program: Program) -> Program:
-        """The program in which less is alive for as much more time as may be spent."""
-        allowed = self.budget.slower * total(program.instructions, self.rates)
-        dropping = _Dropping(program, self, allowed, NEAR if self.budget.modest else 0)
-        dropping.until(0)
-        self._tell(dropping)
-        return dropping.result()
+        """The program in which least is alive for as much more time as may be spent.
 
-    def _within_limit(self, program: Program) -> Program:
-        """The program that needs no more than the limit, as the planner places it. Where there is a loop over parts of
-        a batch, nearly all is alive within it, and is dropped there."""
-        variables = sum(buffer.type.nbytes for buffer in program.variables.values())
-        arena = self._arena(program)
-        limit = self.budget.limit(variables + arena)
-        check_variables(program.name, variables, limit)
-        body = next(iter(bodies(program)), None)
-        dropping = _Dropping(program if body is None else body.program, self, math.inf, 0)
-        result, more, least = program, True, arena
-        goal = limit - variables if body is None else limit - variables - arena + dropping.timeline.peak
-        while variables + arena > limit:
-            if not more:
-                raise _too_little(program.name, limit, variables, least)
-            more = dropping.until(goal)
-            result = dropping.result() if body is None else body.within(program, dropping.result())
-            arena, goal = self._arena(result), dropping.timeline.peak - 1
-            least = min(arena, least)
+        Choices that look good at one peak can be bad for those that follow, the more so the more there are. So what is
+        found without asking is better now and then than what is found for more time: then it is taken.
+        """
+        found = [self._spending(program, budget) for budget in dict.fromkeys((UNSAID, self.budget))]
+        result, dropping = min(found, key=lambda each: self._arena(each[0])) if len(found) > 1 else found[0]
         self._tell(dropping)
         return result
+
+    def _spending(self, program: Program, budget: Budget) -> tuple[Program, _Dropping]:
+        allowed = budget.slower * total(program.instructions, self.rates)
+        dropping = _Dropping(program, self, allowed, NEAR if budget.modest else 0)
+        dropping.until(0)
+        return dropping.result(), dropping
+
+    def _within_limit(self, program: Program) -> Program:
+        """The first of :meth:`_candidates` that needs no more than the limit, as the planner places it."""
+        variables = sum(buffer.type.nbytes for buffer in program.variables.values())
+        least = self._arena(program)
+        limit = self.budget.limit(variables + least)
+        check_variables(program.name, variables, limit)
+        if variables + least <= limit:
+            return program
+        for candidate, dropping in self._candidates(program):
+            arena = self._arena(candidate)
+            if variables + arena <= limit:
+                self._tell(dropping)
+                return candidate
+            least = min(arena, least)
+        raise _too_little(program.name, limit, variables, least)
+
+    def _candidates(self, program: Program) -> Iterator[tuple[Program, _Dropping]]:
+        """Programs that need less and less, each with its drops. They do not depend on the limit, so that a smaller one
+        never leads to more memory.
+
+        Where there is a loop over parts of a batch, nearly all is alive within it, and is dropped there.
+        """
+        body = next(iter(bodies(program)), None)
+        dropping = _Dropping(program if body is None else body.program, self, math.inf, 0)
+        more = True
+        while more:
+            more = dropping.until(int(STEP * dropping.timeline.peak))
+            result = dropping.result()
+            yield (result if body is None else body.within(program, result)), dropping
 
     def _arena(self, program: Program) -> int:
         return plan(ReuseOperands().run(program), self.alignment).arena
