@@ -32,10 +32,15 @@ class ReuseOperands:
 
     def run(self, program: Program) -> Program:
         """The same program with fewer buffers."""
-        return _with_reuse(with_bodies(program, _with_reuse))
+        return reused(program)
 
 
-def _with_reuse(program: Program) -> Program:
+def reused(program: Program) -> Program:
+    """The program with results in place of operands, also in bodies of loops over parts of a batch."""
+    return _reused(with_bodies(program, _reused))
+
+
+def _reused(program: Program) -> Program:
     return replace(program, instructions=tuple(reuse_at_peaks(program.instructions)))
 
 

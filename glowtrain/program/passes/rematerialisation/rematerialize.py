@@ -29,7 +29,7 @@ from glowtrain.program.passes.rematerialisation.neighbours import fuse_neighbour
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
 from glowtrain.program.passes.rematerialisation.reorder import Reordering
 from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Holes, Timeline
-from glowtrain.program.passes.reuse import ReuseOperands, reuse
+from glowtrain.program.passes.reuse import reuse, reused
 from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.program import ALIGNMENT, Instruction, Kernel, Program
 from glowtrain.stages import PLAIN_RATES, Explain, Rates
@@ -111,7 +111,7 @@ class Rematerialize:
             yield (result if body is None else body.within(program, result)), dropping
 
     def _arena(self, program: Program) -> int:
-        return plan(ReuseOperands().run(program), self.alignment).arena
+        return plan(reused(program), self.alignment).arena
 
     def _tell(self, dropping: _Dropping) -> None:
         if self.explain is not None:
