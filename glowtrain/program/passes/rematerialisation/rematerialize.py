@@ -105,7 +105,7 @@ class Rematerialize:
         body = next(iter(bodies(program)), None)
         dropping = _Dropping(program if body is None else body.program, self, math.inf, 0)
         more = True
-        while more:
+        while more and dropping.timeline.peak:
             more = dropping.until(int(STEP * dropping.timeline.peak))
             result = dropping.result()
             yield (result if body is None else body.within(program, result)), dropping
