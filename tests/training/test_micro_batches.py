@@ -111,7 +111,7 @@ def test_bits_are_the_same_with_any_budget(model: Template) -> None:
 
 
 @given(count=st.integers(1, 6), size=st.integers(1, 5), seed=st.integers(0, 99))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_any_number_of_parts_of_any_size(count: int, size: int, seed: int) -> None:
     split, whole = trainers(rows, count)
     batch = batch_of(rows, seed, count * size)
