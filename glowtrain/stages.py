@@ -5,9 +5,7 @@ The stages themselves are listed in one table, :data:`glowtrain.compiler.walk.WA
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Protocol
@@ -158,19 +156,3 @@ class Stage:
     make: Callable[[Options], Pass]
     minor: bool = False
     exact: bool = True
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without Python's search for cycles of objects: nearly all that is made of a graph is in use till the end, and
-    looking through it again and again took a sixth of the time of compiling. Of several threads, whoever has stopped it
-    starts it again.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

@@ -7,8 +7,10 @@ checks stages goes through this table, so that all of it sees the same compiler.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +38,7 @@ from glowtrain.program.program import Program
 from glowtrain.program.text import plan_text
 from glowtrain.program.text import to_text as program_text
 from glowtrain.program.verify import verify as verify_program
-from glowtrain.stages import DEFAULT, Options, Pass, Stage, told, uncollected
+from glowtrain.stages import DEFAULT, Options, Pass, Stage, told
 
 
 def _integers(options: Options) -> Pass:
@@ -129,10 +131,25 @@ def take(subject: Any, options: Options, stage: Stage) -> Arrival:
 
 def arrive(subject: Any, options: Options = DEFAULT, stages: Sequence[Stage] = WALK) -> Any:
     """What the last of ``stages`` makes of ``subject``."""
-    with uncollected():
+    with _uncollected():
         for arrival in walk(subject, options, stages):
             subject = arrival.result
     return subject
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's search for cycles of objects: nearly all that stages make is in use till the end, and looking
+    through it again and again took a sixth of their time. Of several threads, whoever has stopped it starts it again.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def planned(graph: Graph, options: Options = DEFAULT) -> Plan:

@@ -14,7 +14,6 @@ from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss
 from glowtrain.modes.training_and_inference import inference, make_trainable
 from glowtrain.optim import Optimizer
-from glowtrain.stages import uncollected
 from glowtrain.trainer.micro_batches.split import AUTO, MicroBatches, part_of
 from glowtrain.trainer.selection.patterns import Trainable, select
 from glowtrain.types import Spec
@@ -184,7 +183,6 @@ class TrainerGraphs:
         bounds = ((parameter, self.chosen[parameter.name]) for parameter in parameters)
         return Parts.of({parameter: taken for parameter, taken in bounds if taken is not None})
 
-    @uncollected()
     def _derived(self, change: Callable[[Graph], Graph]) -> Graph | Template:
         if self.template is None:
             return change(self.example)
