@@ -197,8 +197,8 @@ def head(options: argparse.Namespace) -> Iterator[str]:
     threads = "" if options.threads is None else f" --threads {options.threads}"
     yield from (f"    python benchmarks/serving.py --turns {options.turns} --seconds {options.seconds:g}{threads}", "")
     yield f"{options.clients} clients at once, each with one example a request; {layers} products with matrices of"
-    yield f"{width}x{width}, {mebibytes:,.0f} MiB in all. It waits at most {options.delay:g} ms for others. Servers"
-    yield f"and clients share {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start."
+    yield f"{width}x{width}, {mebibytes:,.0f} MiB in all. A request waits {options.delay:g} ms at most for others."
+    yield f"Servers and clients share {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start."
     yield ""
     yield "Milliseconds: p50 and p99 as clients see them, means in the queue and of a batch's run, and processor time"
     yield from ("of the server and of the clients for a request.", "")
