@@ -5,7 +5,7 @@ The stages themselves are listed in one table, :data:`glowtrain.compiler.walk.WA
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Protocol
@@ -74,6 +74,9 @@ class Facts:
     """The costs by which composite operators choose an algorithm."""
     rates: Rates = PLAIN_RATES
     """The rates by which time is weighed against memory."""
+    sums: Callable[[Any], Hashable] | None = None
+    """Of a kernel, the order in which its sums are taken: those of the same elements have the same bits where these are
+    equal. Without it no kernel is cut in slices."""
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,8 @@ def _packed(options: Options) -> Pass:
 
 def _rematerialized(options: Options) -> Pass:
     facts = options.facts
-    return Rematerialize(
-        options.memory, facts.rates, facts.alignment, _limits(options), told(options, "rematerialized")
-    )
+    explain = told(options, "rematerialized")
+    return Rematerialize(options.memory, facts.rates, facts.alignment, _limits(options), explain, facts.sums)
 
 
 WALK: tuple[Stage, ...] = (
@@ -91,7 +90,7 @@ WALK: tuple[Stage, ...] = (
     Stage("fused", "loops over equal boxes fused", _fused, minor=True),
     Stage("packed", "matrices that loops multiply with, in panels", _packed, minor=True),
     Stage("ordered", "in an order with a small peak of memory", lambda options: ScheduleLoops(), minor=True),
-    Stage("rematerialized", "some results computed again rather than kept", _rematerialized, minor=True),
+    Stage("rematerialized", "some results computed again, some kernels in slices", _rematerialized, minor=True),
     Stage("program", "results in place of operands that nobody reads again", lambda options: ReuseOperands()),
     Stage("plan", "every activation placed in one arena", lambda options: PlanMemory(options.facts.alignment)),
 )

@@ -10,6 +10,7 @@ from glowtrain.backends.base import Artifact, Backend, Executable, View
 from glowtrain.backends.cache.location import CacheChoice, chosen
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.executable import NativeExecutable
+from glowtrain.backends.cpu.sums import Sums
 from glowtrain.backends.cpu.threads.count import GRAIN, checked, default
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
@@ -62,7 +63,7 @@ class Cpu(Backend):
         self.cache = chosen(cache)
         self.threads = None if threads is None else checked(threads)
         self.grain = grain
-        self.facts = Facts(alignment=self.target.plan_alignment)
+        self.facts = Facts(alignment=self.target.plan_alignment, sums=Sums())
 
     def __reduce__(self) -> tuple[Callable[..., Cpu], tuple[Target | None, CacheChoice, int | None, int, bool | None]]:
         """By what it was made of: the host is then the processor of the process that reads it."""

@@ -153,6 +153,13 @@ def contraction_text(
     kernel: Kernel, product: ContractionProduct, name: str, target: Target, outer: Sequence[Index]
 ) -> Generated:
     """The generated function ``name(c, a, b, further operands, workspace, outer indices, begin, end)``."""
+    contraction = contraction_of(product)
+    epilogue = None if product.plain else FusedEpilogue(kernel, product, target, outer)
+    return generate(contraction, name, target, epilogue, "internal")
+
+
+def contraction_of(product: ContractionProduct) -> Contraction:
+    """The loops of a contraction, without its epilogue."""
     inner = product.indices
     c, a, b = (_access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b))
     names, extents = tuple(index.name for index in inner), tuple(index.extent for index in inner)
@@ -160,11 +167,10 @@ def contraction_text(
     contraction = Contraction(names, extents, c, a, b, clips, dtype, whole=product.whole, blocks=product.blocks)
     if not product.total.dtype.is_float:
         operands = _operand(product.a, inner), _operand(product.b, inner)
-        contraction = replace(contraction, operands=operands, result=_stored(product.target.buffer.dtype.name))
-    elif {product.a.dtype, product.b.dtype} != {product.total.dtype}:
-        contraction = replace(contraction, operands=(_operand(product.a, inner), _operand(product.b, inner)))
-    epilogue = None if product.plain else FusedEpilogue(kernel, product, target, outer)
-    return generate(contraction, name, target, epilogue, "internal")
+        return replace(contraction, operands=operands, result=_stored(product.target.buffer.dtype.name))
+    if {product.a.dtype, product.b.dtype} != {product.total.dtype}:
+        return replace(contraction, operands=(_operand(product.a, inner), _operand(product.b, inner)))
+    return contraction
 
 
 def outer_offset(access: Store | Load, inner: Sequence[Index]) -> Affine:

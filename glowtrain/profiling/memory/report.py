@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,10 +20,11 @@ from glowtrain.memory.budget import KEEP, Budget
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.profiling.layers import Origin, origins_of
 from glowtrain.profiling.memory.contents import KINDS, Content, Kind, Phase, contents_of, phases_of
-from glowtrain.program.analysis.time_estimate import total
+from glowtrain.program.analysis.time_estimate import estimate, total
 from glowtrain.program.memory.plan import lifetimes
 from glowtrain.program.passes.reuse import ReuseOperands
-from glowtrain.program.program import Plan, Program
+from glowtrain.program.passes.slices.slicing import slices_in
+from glowtrain.program.program import Instruction, Plan, Program, Repeat
 from glowtrain.stages import Options
 from glowtrain.trainer.graphs import optimizer_variables
 from glowtrain.trainer.steps import Steps
@@ -68,7 +69,7 @@ class MemoryReport:
 class ComputedAgain:
     """What is computed again rather than kept, ``contents``, for the sake of a ``budget``: the ``seconds`` that this
     takes in a step of so many ``step_seconds``, both as the compiler estimates them, and the most bytes that would be
-    alive at once without it.
+    alive at once without it. ``slices`` are groups of kernels that run slice by slice.
     """
 
     contents: tuple[Content, ...]
@@ -76,6 +77,7 @@ class ComputedAgain:
     step_seconds: float
     peak_without: int
     budget: Budget
+    slices: tuple[Repeat, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -145,10 +147,19 @@ def computed_again(plan: Plan, ordered: Program, options: Options) -> ComputedAg
     program, rates = plan.program, options.facts.rates
     phases = phases_of(program)
     contents = (content for content in contents_of(program, phases) if content.kind == "computed again")
-    made = (leaf for leaf, phase in zip(program.leaves, phases, strict=True) if phase == "again")
-    seconds, step_seconds = (total(leaves, rates) / 1e9 for leaves in (made, program.instructions))
+    leaves = zip(_with_trips(program.instructions), phases, strict=True)
+    seconds = sum(trips * estimate(leaf, rates) for (leaf, trips), phase in leaves if phase == "again") / 1e9
+    step_seconds = total(program.instructions, rates) / 1e9
     without = peak_of(ReuseOperands().run(ordered))
-    return ComputedAgain(tuple(contents), seconds, step_seconds, without, options.memory)
+    return ComputedAgain(tuple(contents), seconds, step_seconds, without, options.memory, tuple(slices_in(program)))
+
+
+def _with_trips(instructions: Sequence[Instruction], trips: int = 1) -> Iterator[tuple[Instruction, int]]:
+    """The leaves, each with how often it runs."""
+    for instruction in instructions:
+        if instruction.is_leaf:
+            yield instruction, trips
+        yield from _with_trips(instruction.children, trips * instruction.trips)
 
 
 def peak_of(program: Program) -> int:

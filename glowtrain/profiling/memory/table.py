@@ -10,9 +10,12 @@ from glowtrain.presentation.words import plural
 from glowtrain.profiling.memory.contents import KINDS, Content
 from glowtrain.profiling.memory.report import ComputedAgain, MemoryReport
 from glowtrain.profiling.table import duration
+from glowtrain.program.program import Repeat
 
 LARGEST = 10
 """Buffers that are listed at most."""
+NAMED = 4
+"""Groups of kernels in slices that are named."""
 LISTED = 0.001
 """Buffers with a smaller part of all bytes are added up in one row."""
 
@@ -33,7 +36,8 @@ def peak_line(report: MemoryReport) -> str:
 
 
 def again_lines(again: ComputedAgain) -> Iterator[str]:
-    """What was chosen to be computed again, and why."""
+    """What was chosen to be computed again, and why; and what runs in slices."""
+    yield from _sliced_lines(again.slices)
     if not again.contents:
         yield f"nothing is computed again ({again.reason})"
         return
@@ -45,6 +49,15 @@ def again_lines(again: ComputedAgain) -> Iterator[str]:
         f"this takes {duration(again.seconds)} of a step, {again.share:.1%} more, as estimated, without what fewer "
         f"bytes save; with everything kept the peak would be {byte_text(again.peak_without)}"
     )
+
+
+def _sliced_lines(slices: Sequence[Repeat]) -> Iterator[str]:
+    """What runs in slices, if anything does."""
+    if slices:
+        names = [f"{short(repeat.name)} in {repeat.index.extent}" for repeat in slices[:NAMED]]
+        more = [f"{len(slices) - NAMED:,} more"] if len(slices) > NAMED else []
+        groups = plural(len(slices), "group")
+        yield f"kernels that run in slices of what lies between them: {groups}, {', '.join([*names, *more])}"
 
 
 def rows(report: MemoryReport, contents: Sequence[Content]) -> Iterator[tuple[str, ...]]:

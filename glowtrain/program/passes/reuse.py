@@ -55,10 +55,13 @@ def reuse_at_peaks(instructions: Sequence[Instruction]) -> list[Instruction]:
     return some if peak_bytes(some) <= peak else least
 
 
-def reuse(instructions: Sequence[Instruction], sums: Container[int] | None = None) -> list[Instruction]:
+def reuse(
+    instructions: Sequence[Instruction], sums: Container[int] | None = None, among: Container[Buffer] | None = None
+) -> list[Instruction]:
     """The instructions, some of whose results lie where operands of theirs lay; of those with sums of products, some
-    at the positions ``sums`` (everywhere if none are given)."""
-    lives = lifetimes(instructions)
+    at the positions ``sums`` (everywhere if none are given); of all activations, or of those ``among`` them that
+    nothing else touches."""
+    lives = {buffer: life for buffer, life in lifetimes(instructions).items() if among is None or buffer in among}
     first = {buffer: begin for buffer, (begin, _) in lives.items()}
     last = {buffer: end for buffer, (_, end) in lives.items()}
     place: dict[Buffer, Buffer] = {}
@@ -69,7 +72,7 @@ def reuse(instructions: Sequence[Instruction], sums: Container[int] | None = Non
             moved = _without_homes(moved, {b for b in moved.writes if lives.get(b) == (position, position)})
         ending = {b for b in moved.operands if last.get(b) == position}
         for given, taken in pairs(moved, ending, sums is None or position in sums):
-            if first[given] != position:
+            if first.get(given) != position:
                 continue
             if given.shape == taken.shape or _has_views(given, taken, instructions[position:]):
                 place[given] = taken

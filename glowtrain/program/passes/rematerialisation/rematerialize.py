@@ -13,25 +13,27 @@ Rematerialization (ICLR 2021), whose choice of bytes by cost this one resembles.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from glowtrain.errors import MemoryBudgetError
-from glowtrain.loops import Buffer
 from glowtrain.memory.budget import UNSAID, Budget, check_variables
 from glowtrain.names import Names
 from glowtrain.program.analysis.time_estimate import total
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.passes.bodies import bodies, with_bodies
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
+from glowtrain.program.passes.rematerialisation.copies import with_copies
 from glowtrain.program.passes.rematerialisation.neighbours import fuse_neighbours
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
 from glowtrain.program.passes.rematerialisation.reorder import Reordering
 from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Holes, Timeline
+from glowtrain.program.passes.rematerialisation.twice import made_twice
 from glowtrain.program.passes.reuse import reuse, reused
-from glowtrain.program.passes.schedule import peak_bytes
-from glowtrain.program.program import ALIGNMENT, Instruction, Kernel, Program
+from glowtrain.program.passes.schedule import live_bytes, peak_bytes
+from glowtrain.program.passes.slices.slicing import Slicing, Sums
+from glowtrain.program.program import ALIGNMENT, Instruction, Program
 from glowtrain.stages import PLAIN_RATES, Explain, Rates
 
 NEAR = 1 << 16
@@ -39,6 +41,16 @@ NEAR = 1 << 16
 there, and little memory."""
 STEP = 15 / 16
 """By what the peak falls between two programs that are tried for a limit."""
+SMALLEST_SLICED = 64
+"""The peak over the bytes of the smallest buffer that is cut in slices."""
+LARGE_PART, MOST_TRIED = 16, 2
+"""The peak over the bytes of the smallest buffer that is made twice, and how many are tried."""
+TWICE_PART = 0.6
+"""The part of the time allowed that may go into that."""
+PROMISING = 0.9
+"""The part of the peak that is alive at least where groups can be cut, so that slices are tried."""
+WORTH = 0.25
+"""Bytes that slices save at least for a nanosecond that they take, where memory is to be small."""
 LEAST_PART = 512
 """The peak over the bytes of the smallest buffer that is dropped: with many smaller ones little is gained."""
 
@@ -53,6 +65,7 @@ class Rematerialize:
     alignment: int = ALIGNMENT
     limits: Limits = LIMITS
     explain: Explain | None = None
+    sums: Sums | None = None
 
     def run(self, program: Program) -> Program:
         """The same program with less alive at the same time.
@@ -67,12 +80,62 @@ class Rematerialize:
         """The program in which least is alive for as much more time as may be spent.
 
         Choices that look good at one peak can be bad for those that follow, the more so the more there are. So what is
-        found without asking is better now and then than what is found for more time: then it is taken.
+        found without asking is better now and then than what is found for more time: then it is taken. So is what is
+        found without slices.
         """
-        found = [self._spending(program, budget) for budget in dict.fromkeys((UNSAID, self.budget))]
+        plain = replace(self, sums=None)
+        found = [plain._spending(program, budget) for budget in dict.fromkeys((UNSAID, self.budget))]
+        found += self._cut(program, found[-1][0])
         result, dropping = min(found, key=lambda each: self._arena(each[0])) if len(found) > 1 else found[0]
         self._tell(dropping)
         return result
+
+    def _cut(self, program: Program, plain: Program) -> list[tuple[Program, _Dropping]]:
+        """What is found with groups in slices, if ``plain``, found without, promises something."""
+        if self.sums is None:
+            return []
+        allowed = self.budget.slower * total(program.instructions, self.rates)
+        begin = program if self.budget.modest else self._made_twice(program, TWICE_PART * allowed)
+        if begin is program and not self._promise(plain):
+            return []
+        longer = total(begin.instructions, self.rates) - total(program.instructions, self.rates)
+        dropping = _Dropping(begin, self, allowed - longer, NEAR if self.budget.modest else 0)
+        dropping.until(0)
+        return [(dropping.sliced(), dropping)]
+
+    def _promise(self, program: Program) -> bool:
+        """Whether groups can run in slices where most is alive in a program of which nothing more is dropped, or nearly
+        as much."""
+        live = live_bytes(reuse(program.instructions))
+        peak, names = max(live, default=0), Names(buffer.name for buffer in program.buffers)
+        sliced = self.slicing(peak, NEAR if self.budget.modest else 0).run(program.instructions, names)
+        spans = (live[cut.group.first : cut.group.last + 1] for cut in sliced.cuts)
+        return any(max(span) >= PROMISING * peak for span in spans)
+
+    def _made_twice(self, program: Program, allowed: float) -> Program:
+        """The program with the largest buffer at the peak made twice, if that lowers the peak in no more time."""
+        if self.sums is None:
+            return program
+        instructions, names = program.instructions, Names(buffer.name for buffer in program.buffers)
+        plain, slicing = peak_bytes(instructions), self.slicing(peak_bytes(instructions), 0)
+
+        def peak(found: Program) -> tuple[int, float]:
+            sliced = slicing.run(found.instructions, names.copy())
+            return max(sliced.live()), total(sliced.instructions, self.rates) + sliced.time
+
+        before, time = peak(program)
+        for found in islice(made_twice(program, plain // LARGE_PART, self.limits), MOST_TRIED):
+            lower, longer = peak(found)
+            if lower < before and longer - time <= allowed:
+                return found
+        return program
+
+    def slicing(self, peak: int, least: int) -> Slicing:
+        """How groups of kernels are cut in a program of which so many bytes are alive at most."""
+        least = max(peak // SMALLEST_SLICED, least, 1)
+        if self.budget.modest and not self.budget.limited:
+            return Slicing(self.sums, self.rates, least)
+        return Slicing(self.sums, self.rates, least, WORTH)
 
     def _spending(self, program: Program, budget: Budget) -> tuple[Program, _Dropping]:
         allowed = budget.slower * total(program.instructions, self.rates)
@@ -103,12 +166,21 @@ class Rematerialize:
         Where there is a loop over parts of a batch, nearly all is alive within it, and is dropped there.
         """
         body = next(iter(bodies(program)), None)
-        dropping = _Dropping(program if body is None else body.program, self, math.inf, 0)
-        more = True
-        while more and dropping.timeline.peak:
-            more = dropping.until(int(STEP * dropping.timeline.peak))
-            result = dropping.result()
-            yield (result if body is None else body.within(program, result)), dropping
+        for how, begin in self._beginnings(program if body is None else body.program):
+            dropping, more = _Dropping(begin, how, math.inf, 0), True
+            while more and dropping.timeline.peak:
+                more = dropping.until(int(STEP * dropping.timeline.peak))
+                result = dropping.sliced()
+                yield (result if body is None else body.within(program, result)), dropping
+
+    def _beginnings(self, program: Program) -> Iterator[tuple[Rematerialize, Program]]:
+        """How buffers are dropped, and of which program, one after the other until one fits."""
+        yield replace(self, sums=None), program
+        if self.sums is not None:
+            yield self, program
+            twice = self._made_twice(program, math.inf)
+            if twice is not program:
+                yield self, twice
 
     def _arena(self, program: Program) -> int:
         return plan(reused(program), self.alignment).arena
@@ -130,11 +202,16 @@ class _Dropping:
         self.how, self.rates, self.left, self.least = how, how.rates, allowed, least
         self.before: list[Hole] = []
         self._costs: dict[Recomputation, float] = {}
+        self.slicing = how.slicing(peak_bytes(program.instructions), least)
+        self.sliced_time = 0.0
         self._begin(program)
 
     def _begin(self, program: Program) -> None:
         """Begin a round."""
-        self.program, self.timeline = program, Timeline(program.instructions, self.how.limits)
+        self.program = program
+        self.timeline = Timeline(
+            program.instructions, self.how.limits, self.slicing.run(program.instructions, self._names())
+        )
         self.begun = self.timeline.peak
         self._copies: dict[Holes, Sequence[Instruction]] = {}
         self._results: dict[Holes, Program] = {}
@@ -218,55 +295,37 @@ class _Dropping:
         return self._results[key]
 
     def _result(self) -> Program:
-        order = Reordering(self._names()).run(self._copied(self.timeline))
-        less = peak_bytes(reuse(order)) < self.begun
-        return replace(self.program, instructions=tuple(order)) if less else self.program
+        copied = self._copied(self.timeline)
+        order: Sequence[Instruction] = Reordering(self._names()).run(copied)
+        peak = self._in_slices(order)
+        if self.how.sums is not None and peak >= self.begun:
+            order, peak = copied, self._in_slices(copied)
+        return replace(self.program, instructions=tuple(order)) if peak < self.begun else self.program
+
+    def sliced(self) -> Program:
+        """The same with groups of kernels in slices."""
+        program = self.result()
+        return replace(program, instructions=tuple(self.slicing.run(program.instructions, self._names()).instructions))
+
+    def _in_slices(self, instructions: Sequence[Instruction]) -> int:
+        """The bytes that are alive at most with groups in slices."""
+        return peak_bytes(reuse(self.slicing.run(instructions, self._names()).instructions))
 
     def _peak(self, timeline: Timeline) -> int:
         """The bytes that are alive at most once copies are kernels."""
-        return peak_bytes(reuse(self._copied(timeline)))
+        return self._in_slices(self._copied(timeline))
 
     def _copied(self, timeline: Timeline) -> Sequence[Instruction]:
         if not timeline.holes:
             return self.program.instructions
         key = timeline.key
         if key not in self._copies:
-            copied = list(_with_holes(timeline, self._names()))
+            copied = list(with_copies(timeline, self._names()))
             self._copies[key] = fuse_neighbours(copied, self.how.limits, timeline.peak)
         return self._copies[key]
 
     def _names(self) -> Names:
         return Names(buffer.name for buffer in self.program.buffers)
-
-
-def _with_holes(timeline: Timeline, names: Names) -> Iterator[Instruction]:
-    due: dict[int, list[Hole]] = defaultdict(list)
-    for holes in timeline.holes.values():
-        for hole in holes:
-            due[hole.end].append(hole)
-    present: dict[Buffer, Buffer] = {}
-    for position, instruction in enumerate(timeline.instructions):
-        for hole in _sources_first(due[position], timeline):
-            yield from _made_again(hole, present, names)
-        yield instruction.with_buffers(present)
-
-
-def _sources_first(holes: list[Hole], timeline: Timeline) -> Iterator[Hole]:
-    """Holes that end at the same instruction, in an order in which what they are made of is there: that of the kernels
-    that made them first, but for results of one kernel, of which one may be loaded for another, never both ways."""
-    waiting = {hole.buffer: hole for hole in sorted(holes, key=lambda hole: timeline.maker(hole.buffer))}
-    while waiting:
-        ready = next(b for b, hole in waiting.items() if waiting.keys().isdisjoint(hole.recomputation.sources))
-        yield waiting.pop(ready)
-
-
-def _made_again(hole: Hole, present: dict[Buffer, Buffer], names: Names) -> list[Kernel]:
-    """The copies that fill a buffer again, which is another one from here on."""
-    buffers = (hole.buffer, *hole.recomputation.scratch)
-    fresh = {buffer: replace(buffer, name=names.fresh(buffer.name + SUFFIX)) for buffer in buffers}
-    made = hole.recomputation.copy({**present, **fresh})
-    present[hole.buffer] = fresh[hole.buffer]
-    return made
 
 
 def _too_little(name: str, limit: int, variables: int, arena: int) -> MemoryBudgetError:

@@ -19,6 +19,8 @@ from glowtrain.program.passes.rematerialisation.neighbours import in_one
 from glowtrain.program.passes.rematerialisation.recomputation import Recomputation, leading_to, stored_scalars
 from glowtrain.program.passes.reuse import reuse
 from glowtrain.program.passes.schedule import live_bytes
+from glowtrain.program.passes.slices.cutting import loop_index
+from glowtrain.program.passes.slices.slicing import Cut, Sliced
 from glowtrain.program.program import Instruction, Kernel
 
 
@@ -67,9 +69,11 @@ class Drop:
 class Timeline:
     """Instructions in order, who touches which buffer, the holes so far, and the bytes alive."""
 
-    def __init__(self, instructions: Sequence[Instruction], limits: Limits = LIMITS) -> None:
-        self.instructions, self.limits = instructions, limits
-        self.live = np.array(live_bytes(reuse(instructions)), np.int64)
+    def __init__(
+        self, instructions: Sequence[Instruction], limits: Limits = LIMITS, sliced: Sliced | None = None
+    ) -> None:
+        self.instructions, self.limits, self.sliced = instructions, limits, sliced
+        self.live = np.array(live_bytes(reuse(instructions)) if sliced is None else sliced.live(), np.int64)
         self.holes: dict[Buffer, list[Hole]] = {}
         self.accesses: dict[Buffer, list[int]] = {}
         self.writers: dict[Buffer, list[int]] = {}
@@ -186,6 +190,10 @@ class Timeline:
         """The position of what writes a buffer first."""
         return self.writers[buffer][0]
 
+    def is_aside(self, buffer: Buffer) -> bool:
+        """Whether a buffer is written for those alone that will make others again."""
+        return len(self.accesses[buffer]) == 1
+
     def read_at(self, source: Buffer, buffer: Buffer) -> int:
         """The position of the first of the kernels that made a buffer of a source."""
         return next(at for at in self.writers[buffer] if source in self.instructions[at].touched)
@@ -210,6 +218,14 @@ class Timeline:
     def is_made(self, buffer: Buffer, position: int) -> bool:
         """Whether a buffer is made again just before an instruction."""
         return any(hole.end == position for hole in self.holes.get(buffer, ()))
+
+    def joined(self, made: Recomputation, position: int) -> Cut | None:
+        """The group in slices, if any, that an instruction is of and that what makes a buffer again can join."""
+        cut = None if self.sliced is None else self.sliced.cut_at(position)
+        if cut is None or len(made.kernels) != 1:
+            return None
+        found = (loop_index(made.kernels[0], made.buffer, axis) for axis in range(made.buffer.type.rank))
+        return cut if any(index is not None and index.extent == cut.group.extent for index in found) else None
 
     def raises_to(self, drop: Drop) -> int:
         """The most bytes alive where a drop makes them more."""
@@ -286,8 +302,18 @@ class Demand:
         timeline = self.timeline
         unstored = begin == timeline.maker(buffer) == self.position
         self.changes.append(Change(begin + (not unstored), end, -buffer.type.nbytes))
-        self.changes += [Change(end, end + 1, scratch.type.nbytes) for scratch in made.scratch]
+        self._made(made, end)
         return all(self._source(source, timeline.read_at(source, buffer), end) for source in made.sources)
+
+    def _made(self, made: Recomputation, end: int) -> None:
+        """Count what is alive where a buffer is made again: of one for a group in slices, as much as a slice has."""
+        timeline, buffer, cut = self.timeline, made.buffer, self.timeline.joined(made, end)
+        share = 1.0 if cut is None else cut.share
+        self.changes += [Change(end, end + 1, int(scratch.type.nbytes * share)) for scratch in made.scratch]
+        if cut is None or timeline.last(buffer) > cut.group.last:
+            return
+        less, inside = int(buffer.type.nbytes * (share - 1)), timeline.last(buffer) >= end
+        self.changes.append(Change(cut.group.first if inside else end, cut.group.last + 1 if inside else end + 1, less))
 
     def absorbed(self, buffer: Buffer, places: Sequence[int]) -> bool:
         """Let the instruction at the second of ``places``, where a buffer is touched, compute its elements itself, and
@@ -309,7 +335,7 @@ class Demand:
             return False
         if any(hole.buffer is sibling for hole in self.holes):
             return False
-        return timeline.last(sibling) >= min(self.position, end)
+        return timeline.is_aside(sibling) or timeline.last(sibling) >= min(self.position, end)
 
     def _source(self, source: Buffer, maker: int, end: int) -> bool:
         """Have what an instruction read once more before another; False where it was overwritten meanwhile."""
@@ -329,7 +355,7 @@ class Demand:
         last = timeline.last(source)
         if last >= end:
             return True
-        if last < self.position and nbytes > TINY and timeline.remade(source):
+        if last < self.position and nbytes > TINY and timeline.remade(source) and not timeline.is_aside(source):
             self.changes.append(Change(last + 1, end + 1, nbytes))
             return self.hole(source, last, end)
         self.longer.add(source)

@@ -1,0 +1,59 @@
+"""In which order a kernel's sums are taken, as a value: what passes compare that cut kernels in slices."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+
+from glowtrain.backends.cpu.contraction.describe import Problem, normalise
+from glowtrain.backends.cpu.loop_nest.collapse import collapse
+from glowtrain.backends.cpu.order.analysis import Free, reductions
+from glowtrain.backends.cpu.order.nest import reduction_order, reference_lane
+from glowtrain.backends.cpu.recognise import contraction_of, recognise
+from glowtrain.loops import Expr, For, Index, Let, Reduce, Ref, Statement, statements
+from glowtrain.program.program import Kernel
+
+
+def orders(kernel: Kernel) -> Hashable:
+    """The orders of a kernel's sums; equal for kernels whose sums of the same elements have the same bits."""
+    product = recognise(kernel)
+    if product is not None:
+        return _of_contraction(normalise(contraction_of(product), keep_lanes=not product.plain))
+    lets: dict[Expr, Expr] = {s.ref: s.value for s in statements(kernel.body) if isinstance(s, Let)}
+    return tuple(_of_nest(kernel.body, Free(lets=lets)))
+
+
+def _of_contraction(problem: Problem) -> Hashable:
+    """The loops of the sum in the order in which they are taken, and its partial sums."""
+    order, extents = problem.order, [(problem.loops[i].parts, problem.loops[i].extent) for i in problem.reductions]
+    if order is None:
+        return "integers"
+    along = problem.loops[order.along].parts if order.partials > 1 else ()
+    return "contraction", tuple(extents), along, order.partials, order.lanes, problem.partial_blocks
+
+
+def _of_nest(body: Sequence[Statement], free: Free) -> Iterator[Hashable]:
+    """Those of the statements outside of loops, then of each loop."""
+    yield from _of_sums([s for s in body if not isinstance(s, For)], None, free)
+    for loop in (statement for statement in body if isinstance(statement, For)):
+        if loop.serial or any(isinstance(statement, For) for statement in loop.body):
+            yield from _of_nest(loop.body, free)
+        else:
+            flat = collapse(loop, free)
+            yield from _of_sums(flat.body, reference_lane(flat, free), free)
+
+
+def _of_sums(body: Sequence[Statement], lane: Index | None, free: Free) -> Iterator[Hashable]:
+    """Those of reductions where ``lane`` runs along the lanes, and of those inside of them."""
+    for reduction in reductions(body):
+        order = reduction_order(reduction, lane, free)
+        yield order, tuple(index.extent for index in reduction.indices), lane is None or lane not in free.of(reduction)
+        yield from _of_sums([_value(reduction)], _last(reduction, lane, order.lanes, order.places), free)
+
+
+def _value(reduction: Reduce) -> Statement:
+    return Let(Ref(reduction.body.dtype), reduction.body)
+
+
+def _last(reduction: Reduce, lane: Index | None, lanes: bool, places: Sequence[int]) -> Index | None:
+    """What runs along the lanes inside of a reduction."""
+    return reduction.indices[places[-1]] if lanes and places else lane

@@ -1,0 +1,246 @@
+"""Groups of kernels in slices: a repeat over an axis of what lies between them, of which only a slice is there.
+
+Attention has scores and probabilities of every token for every other one; a loss over a large vocabulary has a score of
+each word for every token. Kernels that make them and those that read them are independent along heads, or along rows,
+so they run head by head: what lies between them is as large as one slice, and often still in a cache when it is read.
+
+No sum is cut, and none changes its order (:attr:`glowtrain.stages.Facts.sums` says whether a kernel's slice has the
+same), so results are the same to the bit.
+
+Source: Rabe and Staats, Self-attention Does Not Need O(n^2) Memory (2021), and Dao, Fu, Ermon, Rudra and Re,
+FlashAttention (NeurIPS 2022), for the memory; both carry sums over from block to block, which this does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from glowtrain.loops import Buffer, Index, address
+from glowtrain.names import Names
+from glowtrain.program.analysis.kernel_facts import contractions
+from glowtrain.program.analysis.time_estimate import estimate
+from glowtrain.program.passes.loop_fusion.fuse_pair import fused_name
+from glowtrain.program.passes.reuse import reuse
+from glowtrain.program.passes.schedule import lifetimes, live_bytes
+from glowtrain.program.passes.slices.cutting import Slices, cut_kernel
+from glowtrain.program.passes.slices.groups import Group, Growing
+from glowtrain.program.program import Instruction, Kernel, Program, Repeat
+from glowtrain.stages import Rates
+
+Sums = Callable[[Kernel], Hashable]
+SUFFIX = ".slice"
+"""Ends the names of buffers that hold a slice."""
+REPEATED = ".slices"
+"""Ends the names of repeats over slices."""
+
+
+WORK = 20_000.0
+"""Nanoseconds that a kernel takes for a slice at least."""
+CALL = 3_000.0
+"""Nanoseconds that calling a kernel takes, with threads to wake."""
+PACKING = 12
+"""Products that are summed in the time in which an operand's element is packed."""
+HIGH = 0.25
+"""The part of the largest peak that is alive where groups are cut at least."""
+CHEAP = 30.0
+"""Bytes that slices save at least for a nanosecond that they take."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A group in slices of ``size`` elements, which ``saves`` so many bytes while it runs, and takes ``time`` more
+    nanoseconds."""
+
+    group: Group
+    size: int
+    saves: int
+    time: float
+
+    @property
+    def share(self) -> float:
+        """The part of a buffer that is there in a slice."""
+        return self.size / self.group.extent
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """Instructions of which ``cuts`` are in slices, for the position of each given one that of what runs it now, and
+    the nanoseconds that this takes in addition."""
+
+    instructions: list[Instruction]
+    cuts: tuple[Cut, ...]
+    places: tuple[int, ...]
+
+    @property
+    def time(self) -> float:
+        return sum(cut.time for cut in self.cuts)
+
+    def live(self) -> list[int]:
+        """Bytes alive at each of the given instructions, where results take the places of operands."""
+        live = live_bytes(reuse(self.instructions))
+        return [live[place] for place in self.places]
+
+    def cut_at(self, position: int) -> Cut | None:
+        """The group in slices of which an instruction is."""
+        return next((cut for cut in self.cuts if position in cut.group.members), None)
+
+
+class Alive:
+    """The bytes alive at each of some instructions, and when each activation is."""
+
+    def __init__(self, instructions: Sequence[Instruction]) -> None:
+        self.lives = lifetimes(instructions)
+        self.live = live_bytes(reuse(instructions))
+
+    def at_least(self, part: float) -> list[bool]:
+        """At which instructions at least this part of the peak is alive."""
+        return [nbytes >= max(self.live) * part for nbytes in self.live]
+
+    def most(self, group: Group) -> int:
+        """The most bytes alive while a group runs kernel by kernel."""
+        return max(self.live[group.first : group.last + 1])
+
+    def around(self, group: Group) -> int:
+        """Bytes of what is alive while a group runs in slices, without the slices: all that is at some moment."""
+        alive = (b for b, (begin, end) in self.lives.items() if begin <= group.last and end >= group.first)
+        return sum(buffer.type.nbytes for buffer in alive if buffer not in group.axes)
+
+
+class Slicing:
+    """Which groups run in slices: those for which ``sums`` says that no sum changes its order, with more than
+    ``least`` bytes between them, and which save more than ``worth`` bytes for each nanosecond that they take."""
+
+    def __init__(self, sums: Sums | None, rates: Rates, least: int, worth: float = CHEAP) -> None:
+        self.sums, self.rates, self.least, self.worth = sums, rates, least, worth
+        self._orders: dict[Kernel, Hashable] = {}
+        self._times: dict[Instruction, float] = {}
+        self._same: dict[tuple[Kernel, Index, int], bool] = {}
+
+    def run(self, instructions: Sequence[Instruction], names: Names) -> Sliced:
+        """Instructions with groups in slices where that saves bytes at moments when much is alive, for little time."""
+        if self.sums is None or not instructions:
+            return Sliced(list(instructions), (), tuple(range(len(instructions))))
+        alive = Alive(instructions)
+        groups = Growing(instructions, self.least, alive.at_least(HIGH)).groups()
+        cuts = [cut for cut in (self._cut(instructions, group, alive) for group in groups) if cut is not None]
+        chosen = list[Cut]()
+        for cut in sorted(cuts, key=self._gain, reverse=True):
+            if all(cut.group.last < other.group.first or other.group.last < cut.group.first for other in chosen):
+                chosen.append(cut)
+        return _applied(instructions, sorted(chosen, key=lambda cut: cut.group.first), names)
+
+    def _cut(self, instructions: Sequence[Instruction], group: Group, alive: Alive) -> Cut | None:
+        """A group in those slices that save most bytes for their time; each kernel has enough to do for one."""
+        before, whole = alive.most(group), alive.around(group)
+        if before <= whole:
+            return None
+        work = sum(self._estimate(instructions[at]) for at in group.members)
+        least = WORK * len(group.members) / max(work, 1.0) * group.extent
+        again = sum(_packed(instructions[at], index, self.rates) for at, index in group.members.items())
+        cuts = list[Cut]()
+        for size in (n for n in divisors(group.extent) if least <= n < group.extent):
+            trips = group.extent // size
+            time = trips * len(group.members) * CALL + (trips - 1) * again
+            cuts.append(Cut(group, size, before - whole - group.nbytes // trips, time))
+        worth = [cut for cut in cuts if self._gain(cut) > 0]
+        worth.sort(key=self._gain, reverse=True)
+        return next((cut for cut in worth if self._keeps_sums(instructions, group, cut.size)), None)
+
+    def _gain(self, cut: Cut) -> float:
+        """The bytes that are saved, less those that the time is worth."""
+        return cut.saves - self.worth * cut.time
+
+    def _estimate(self, instruction: Instruction) -> float:
+        if instruction not in self._times:
+            self._times[instruction] = estimate(instruction, self.rates)
+        return self._times[instruction]
+
+    def _keeps_sums(self, instructions: Sequence[Instruction], group: Group, size: int) -> bool:
+        """Whether sums of all kernels have the same order in slices of this size."""
+        slices = _slices(group, size, Names(()))
+        pairs = ((instructions[at].kernel, index) for at, index in group.members.items())
+        return all(kernel is not None and self._keeps(kernel, index, slices) for kernel, index in pairs)
+
+    def _keeps(self, kernel: Kernel, index: Index, slices: Slices) -> bool:
+        key = kernel, index, slices.size
+        if key not in self._same:
+            assert self.sums is not None
+            if kernel not in self._orders:
+                self._orders[kernel] = self.sums(kernel)
+            self._same[key] = self._orders[kernel] == self.sums(cut_kernel(kernel, index, slices))
+        return self._same[key]
+
+
+def _packed(instruction: Instruction, index: Index, rates: Rates) -> float:
+    """The nanoseconds in which operands of an instruction's contractions are read and packed that a loop does not
+    move."""
+    found = 0.0
+    for total_, *both in contractions(instruction.nests):
+        for load in both:
+            form = address(load.index, load.buffer.strides)
+            if not any(index is atom for atom, _ in form.terms) and total_.dtype.is_float:
+                found += load.buffer.type.nbytes / rates.memory + load.buffer.type.size * PACKING / rates.multiply_adds
+    return found
+
+
+def slices_in(program: Program) -> Iterator[Repeat]:
+    """The repeats over slices."""
+    for instruction in program.instructions:
+        if isinstance(instruction, Repeat) and instruction.name.endswith(REPEATED):
+            yield instruction
+
+
+def divisors(number: int) -> Iterator[int]:
+    """The divisors of a number, ascending."""
+    return (n for n in range(1, number + 1) if number % n == 0)
+
+
+def _applied(instructions: Sequence[Instruction], cuts: Sequence[Cut], names: Names) -> Sliced:
+    """The instructions with these groups in slices."""
+    result, places = list[Instruction](), dict[int, int]()
+
+    def plain(positions: Iterable[int]) -> None:
+        for at in positions:
+            places[at] = len(result)
+            result.append(instructions[at])
+
+    begin = 0
+    for cut in cuts:
+        group = cut.group
+        plain((*range(begin, group.first), *group.before))
+        places.update(dict.fromkeys(group.members, len(result)))
+        result.append(in_slices(instructions, group, cut.size, names))
+        plain(group.after)
+        begin = group.last + 1
+    plain(range(begin, len(instructions)))
+    return Sliced(result, tuple(cuts), tuple(places[at] for at in range(len(instructions))))
+
+
+def in_slices(instructions: Sequence[Instruction], group: Group, size: int, names: Names) -> Repeat:
+    """A group in slices of so many elements."""
+    slices = _slices(group, size, names)
+    body = [_cut(instructions[at], index, slices) for at, index in sorted(group.members.items(), key=lambda m: m[0])]
+    return Repeat(_title(body), slices.trip, tuple(reuse(body, frozenset(), frozenset(slices.buffers.values()))))
+
+
+def _title(body: Sequence[Kernel]) -> str:
+    """What a repeat is called: by its kernels."""
+    return reduce(fused_name, (kernel.name for kernel in body)) + REPEATED
+
+
+def _cut(instruction: Instruction, index: Index, slices: Slices) -> Kernel:
+    assert instruction.kernel is not None
+    return cut_kernel(instruction.kernel, index, slices)
+
+
+def _slices(group: Group, size: int, names: Names) -> Slices:
+    own = {buffer: _slice(buffer, axis, size, names) for buffer, axis in group.axes.items()}
+    return Slices(Index(group.extent // size, "slice"), size, group.axes, own)
+
+
+def _slice(buffer: Buffer, axis: int, size: int, names: Names) -> Buffer:
+    """A slice of a buffer."""
+    shape = (*buffer.shape[:axis], size, *buffer.shape[axis + 1 :])
+    return replace(buffer, name=names.fresh(buffer.name + SUFFIX), type=buffer.type.with_shape(shape))
