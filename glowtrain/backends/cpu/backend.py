@@ -10,7 +10,7 @@ from glowtrain.backends.base import Artifact, Backend, Executable, View
 from glowtrain.backends.cache.location import CacheChoice, chosen
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.executable import NativeExecutable
-from glowtrain.backends.cpu.sums import Sums
+from glowtrain.backends.cpu.sums.fact import Sums
 from glowtrain.backends.cpu.threads.count import GRAIN, checked, default
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target

@@ -20,7 +20,7 @@ from glowtrain.program.passes.rematerialisation.recomputation import Recomputati
 from glowtrain.program.passes.reuse import reuse
 from glowtrain.program.passes.schedule import live_bytes
 from glowtrain.program.passes.slices.cutting import loop_index
-from glowtrain.program.passes.slices.slicing import Cut, Sliced
+from glowtrain.program.passes.slices.slicing import SliceCut, Sliced
 from glowtrain.program.program import Instruction, Kernel
 
 
@@ -219,7 +219,7 @@ class Timeline:
         """Whether a buffer is made again just before an instruction."""
         return any(hole.end == position for hole in self.holes.get(buffer, ()))
 
-    def joined(self, made: Recomputation, position: int) -> Cut | None:
+    def joined(self, made: Recomputation, position: int) -> SliceCut | None:
         """The group in slices, if any, that an instruction is of and that what makes a buffer again can join."""
         cut = None if self.sliced is None else self.sliced.cut_at(position)
         if cut is None or len(made.kernels) != 1:

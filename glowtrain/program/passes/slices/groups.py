@@ -19,7 +19,7 @@ SMALLER = 4
 
 
 @dataclass(frozen=True)
-class Group:
+class SliceGroup:
     """The positions of kernels, with the loop of each that goes along the axis, which has ``extent`` elements; and the
     buffers that these kernels alone touch, with the number of that axis. ``before`` and ``after`` are the positions of
     instructions between them that run before or after all of them instead."""
@@ -59,7 +59,7 @@ class Growing:
             for buffer in instruction.operands:
                 self.accesses.setdefault(buffer, []).append(position)
 
-    def groups(self) -> Iterator[Group]:
+    def groups(self) -> Iterator[SliceGroup]:
         """For each large buffer and each of its axes, the group of those that touch it, and the largest with it."""
         seen = set[tuple[tuple[int, Index], ...]]()
         for buffer, places in self.accesses.items():
@@ -72,7 +72,7 @@ class Growing:
                         seen.add(key)
                         yield replace(group, axes={**group.axes, **dict(self._scratch(group))})
 
-    def _scratch(self, group: Group) -> Iterator[tuple[Buffer, int]]:
+    def _scratch(self, group: SliceGroup) -> Iterator[tuple[Buffer, int]]:
         """What only one member of a group touches, with the axis along which that goes: the places of partial sums."""
         for at, index in group.members.items():
             for buffer in self.instructions[at].writes:
@@ -84,9 +84,9 @@ class Growing:
         """Whether a buffer of at least so many bytes lies between kernels."""
         return buffer.kind == "activation" and buffer.type.nbytes >= least and len(self.accesses[buffer]) > 1
 
-    def _around(self, buffer: Buffer, axis: int) -> Iterator[Group]:
+    def _around(self, buffer: Buffer, axis: int) -> Iterator[SliceGroup]:
         """The group of whoever touches a buffer, and the one of whoever touches others that these share."""
-        group = self._with(Group(buffer.shape[axis], {}, {}), buffer, axis)
+        group = self._with(SliceGroup(buffer.shape[axis], {}, {}), buffer, axis)
         if group is None:
             return
         yield group
@@ -100,7 +100,7 @@ class Growing:
             group = self._wider(group, further)
         yield group
 
-    def _wider(self, group: Group, buffer: Buffer) -> Group:
+    def _wider(self, group: SliceGroup, buffer: Buffer) -> SliceGroup:
         """A group with one more buffer between its members, if it can be."""
         at, index = next((at, i) for at, i in group.members.items() if buffer in self.instructions[at].touched)
         for axis in range(buffer.type.rank):
@@ -108,7 +108,7 @@ class Growing:
                 return self._with(group, buffer, axis) or group
         return group
 
-    def _with(self, group: Group, buffer: Buffer, axis: int) -> Group | None:
+    def _with(self, group: SliceGroup, buffer: Buffer, axis: int) -> SliceGroup | None:
         """A group with a buffer cut along an axis, and all who touch it."""
         members = dict(group.members)
         for at in self.accesses[buffer]:
@@ -121,7 +121,7 @@ class Growing:
         apart = self._apart(members)
         if apart is None or not self._independent(members, axes):
             return None
-        return Group(group.extent, members, axes, *apart)
+        return SliceGroup(group.extent, members, axes, *apart)
 
     def _writer(self, buffer: Buffer) -> int:
         """The position of what writes a buffer first."""

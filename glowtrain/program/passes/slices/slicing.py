@@ -25,7 +25,7 @@ from glowtrain.program.passes.loop_fusion.fuse_pair import fused_name
 from glowtrain.program.passes.reuse import reuse
 from glowtrain.program.passes.schedule import lifetimes, live_bytes
 from glowtrain.program.passes.slices.cutting import Slices, cut_kernel
-from glowtrain.program.passes.slices.groups import Group, Growing
+from glowtrain.program.passes.slices.groups import Growing, SliceGroup
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.stages import Rates
 
@@ -49,11 +49,11 @@ CHEAP = 30.0
 
 
 @dataclass(frozen=True)
-class Cut:
+class SliceCut:
     """A group in slices of ``size`` elements, which ``saves`` so many bytes while it runs, and takes ``time`` more
     nanoseconds."""
 
-    group: Group
+    group: SliceGroup
     size: int
     saves: int
     time: float
@@ -70,7 +70,7 @@ class Sliced:
     the nanoseconds that this takes in addition."""
 
     instructions: list[Instruction]
-    cuts: tuple[Cut, ...]
+    cuts: tuple[SliceCut, ...]
     places: tuple[int, ...]
 
     @property
@@ -82,7 +82,7 @@ class Sliced:
         live = live_bytes(reuse(self.instructions))
         return [live[place] for place in self.places]
 
-    def cut_at(self, position: int) -> Cut | None:
+    def cut_at(self, position: int) -> SliceCut | None:
         """The group in slices of which an instruction is."""
         return next((cut for cut in self.cuts if position in cut.group.members), None)
 
@@ -98,11 +98,11 @@ class Alive:
         """At which instructions at least this part of the peak is alive."""
         return [nbytes >= max(self.live) * part for nbytes in self.live]
 
-    def most(self, group: Group) -> int:
+    def most(self, group: SliceGroup) -> int:
         """The most bytes alive while a group runs kernel by kernel."""
         return max(self.live[group.first : group.last + 1])
 
-    def around(self, group: Group) -> int:
+    def around(self, group: SliceGroup) -> int:
         """Bytes of what is alive while a group runs in slices, without the slices: all that is at some moment."""
         alive = (b for b, (begin, end) in self.lives.items() if begin <= group.last and end >= group.first)
         return sum(buffer.type.nbytes for buffer in alive if buffer not in group.axes)
@@ -125,13 +125,13 @@ class Slicing:
         alive = Alive(instructions)
         groups = Growing(instructions, self.least, alive.at_least(HIGH)).groups()
         cuts = [cut for cut in (self._cut(instructions, group, alive) for group in groups) if cut is not None]
-        chosen = list[Cut]()
+        chosen = list[SliceCut]()
         for cut in sorted(cuts, key=self._gain, reverse=True):
             if all(cut.group.last < other.group.first or other.group.last < cut.group.first for other in chosen):
                 chosen.append(cut)
         return _applied(instructions, sorted(chosen, key=lambda cut: cut.group.first), names)
 
-    def _cut(self, instructions: Sequence[Instruction], group: Group, alive: Alive) -> Cut | None:
+    def _cut(self, instructions: Sequence[Instruction], group: SliceGroup, alive: Alive) -> SliceCut | None:
         """A group in those slices that save most bytes for their time; each kernel has enough to do for one."""
         before, whole = alive.most(group), alive.around(group)
         if before <= whole:
@@ -139,16 +139,16 @@ class Slicing:
         work = sum(self._estimate(instructions[at]) for at in group.members)
         least = WORK * len(group.members) / max(work, 1.0) * group.extent
         again = sum(_packed(instructions[at], index, self.rates) for at, index in group.members.items())
-        cuts = list[Cut]()
+        cuts = list[SliceCut]()
         for size in (n for n in divisors(group.extent) if least <= n < group.extent):
             trips = group.extent // size
             time = trips * len(group.members) * CALL + (trips - 1) * again
-            cuts.append(Cut(group, size, before - whole - group.nbytes // trips, time))
+            cuts.append(SliceCut(group, size, before - whole - group.nbytes // trips, time))
         worth = [cut for cut in cuts if self._gain(cut) > 0]
         worth.sort(key=self._gain, reverse=True)
         return next((cut for cut in worth if self._keeps_sums(instructions, group, cut.size)), None)
 
-    def _gain(self, cut: Cut) -> float:
+    def _gain(self, cut: SliceCut) -> float:
         """The bytes that are saved, less those that the time is worth."""
         return cut.saves - self.worth * cut.time
 
@@ -157,7 +157,7 @@ class Slicing:
             self._times[instruction] = estimate(instruction, self.rates)
         return self._times[instruction]
 
-    def _keeps_sums(self, instructions: Sequence[Instruction], group: Group, size: int) -> bool:
+    def _keeps_sums(self, instructions: Sequence[Instruction], group: SliceGroup, size: int) -> bool:
         """Whether sums of all kernels have the same order in slices of this size."""
         slices = _slices(group, size, Names(()))
         pairs = ((instructions[at].kernel, index) for at, index in group.members.items())
@@ -197,7 +197,7 @@ def divisors(number: int) -> Iterator[int]:
     return (n for n in range(1, number + 1) if number % n == 0)
 
 
-def _applied(instructions: Sequence[Instruction], cuts: Sequence[Cut], names: Names) -> Sliced:
+def _applied(instructions: Sequence[Instruction], cuts: Sequence[SliceCut], names: Names) -> Sliced:
     """The instructions with these groups in slices."""
     result, places = list[Instruction](), dict[int, int]()
 
@@ -218,7 +218,7 @@ def _applied(instructions: Sequence[Instruction], cuts: Sequence[Cut], names: Na
     return Sliced(result, tuple(cuts), tuple(places[at] for at in range(len(instructions))))
 
 
-def in_slices(instructions: Sequence[Instruction], group: Group, size: int, names: Names) -> Repeat:
+def in_slices(instructions: Sequence[Instruction], group: SliceGroup, size: int, names: Names) -> Repeat:
     """A group in slices of so many elements."""
     slices = _slices(group, size, names)
     body = [_cut(instructions[at], index, slices) for at, index in sorted(group.members.items(), key=lambda m: m[0])]
@@ -235,7 +235,7 @@ def _cut(instruction: Instruction, index: Index, slices: Slices) -> Kernel:
     return cut_kernel(instruction.kernel, index, slices)
 
 
-def _slices(group: Group, size: int, names: Names) -> Slices:
+def _slices(group: SliceGroup, size: int, names: Names) -> Slices:
     own = {buffer: _slice(buffer, axis, size, names) for buffer, axis in group.axes.items()}
     return Slices(Index(group.extent // size, "slice"), size, group.axes, own)
 

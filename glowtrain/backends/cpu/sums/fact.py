@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from glowtrain.deferred import Deferred
 
 if TYPE_CHECKING:
-    from glowtrain.backends.cpu import sum_orders
+    from glowtrain.backends.cpu.sums import orders
     from glowtrain.program.program import Kernel
 else:
-    sum_orders = Deferred("glowtrain.backends.cpu.sum_orders")
+    orders = Deferred("glowtrain.backends.cpu.sums.orders")
 
 
 @dataclass(frozen=True)
@@ -20,4 +20,4 @@ class Sums:
     """The fact of this name: it is the same for every target."""
 
     def __call__(self, kernel: Kernel) -> Hashable:
-        return sum_orders.orders(kernel)
+        return orders.orders(kernel)

@@ -1,0 +1,1 @@
+"""The order in which sums are taken, as passes compare it."""
