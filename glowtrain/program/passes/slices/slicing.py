@@ -35,7 +35,8 @@ SUFFIX = ".slice"
 REPEATED = ".slices"
 """Ends the names of repeats over slices."""
 
-
+MOST_TRIPS = 4096
+"""Slices of an axis at most."""
 WORK = 20_000.0
 """Nanoseconds that a kernel takes for a slice at least."""
 CALL = 3_000.0
@@ -140,8 +141,8 @@ class Slicing:
         least = WORK * len(group.members) / max(work, 1.0) * group.extent
         again = sum(_packed(instructions[at], index, self.rates) for at, index in group.members.items())
         cuts = list[SliceCut]()
-        for size in (n for n in divisors(group.extent) if least <= n < group.extent):
-            trips = group.extent // size
+        for trips in (n for n in trip_counts(group.extent) if least <= group.extent // n):
+            size = group.extent // trips
             time = trips * len(group.members) * CALL + (trips - 1) * again
             cuts.append(SliceCut(group, size, before - whole - group.nbytes // trips, time))
         worth = [cut for cut in cuts if self._gain(cut) > 0]
@@ -192,9 +193,9 @@ def slices_in(program: Program) -> Iterator[Repeat]:
             yield instruction
 
 
-def divisors(number: int) -> Iterator[int]:
-    """The divisors of a number, ascending."""
-    return (n for n in range(1, number + 1) if number % n == 0)
+def trip_counts(extent: int) -> Iterator[int]:
+    """Into how many equal slices an axis can be cut, two or more, the most first; an axis may have any length."""
+    return (trips for trips in range(min(extent, MOST_TRIPS), 1, -1) if extent % trips == 0)
 
 
 def _applied(instructions: Sequence[Instruction], cuts: Sequence[SliceCut], names: Names) -> Sliced:
