@@ -269,10 +269,10 @@ class _Verifier:
                 if low == high == 1:
                     return True  # never the same slice, e.g. the two slots of a state
             affine = self.facts.affine(a)
-            atoms = [atom for atom, _ in affine.terms if isinstance(atom, Index)]
-            mine = set(atoms) & set(own)
-            if affine == self.facts.affine(b) and affine.is_linear and set(atoms) <= set(bound):
-                fixed |= mine if len(mine) == 1 else set()
+            atoms = {atom for atom, _ in affine.terms if isinstance(atom, Index)}
+            mine = tuple(term for term in affine.terms if term[0] in own)
+            if affine == self.facts.affine(b) and affine.is_linear and atoms <= set(bound):
+                fixed |= atoms & set(own) if _injective(Affine(0, mine)) else set()
         return fixed >= set(own)
 
     # ---- expressions
