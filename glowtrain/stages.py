@@ -74,9 +74,9 @@ class Facts:
     """The costs by which composite operators choose an algorithm."""
     rates: Rates = PLAIN_RATES
     """The rates by which time is weighed against memory."""
-    sums: Callable[[Any], Hashable] | None = None
-    """Of a kernel, the order in which its sums are taken: those of the same elements have the same bits where these are
-    equal. Without it no kernel is cut in slices."""
+    sums: Callable[[Any], tuple[Hashable, ...]] | None = None
+    """Of a kernel, the order in which each of its sums is taken: those of the same elements have the same bits where
+    these are equal. Without it no kernel is cut in slices."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from glowtrain.errors import GraphError
@@ -75,7 +75,8 @@ def _packed(options: Options) -> Pass:
 def _rematerialized(options: Options) -> Pass:
     facts = options.facts
     explain = told(options, "rematerialized")
-    return Rematerialize(options.memory, facts.rates, facts.alignment, _limits(options), explain, facts.sums)
+    limits = replace(_limits(options), sums=facts.sums)
+    return Rematerialize(options.memory, facts.rates, facts.alignment, limits, explain, facts.sums)
 
 
 WALK: tuple[Stage, ...] = (

@@ -8,11 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import glowtrain as gt
+from glowtrain.compiler.walk import arrive, until
 from glowtrain.memory.budget import SMALLEST
 from glowtrain.names import Names
 from glowtrain.program.analysis.kernel_facts import contractions
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.parse import parse
+from glowtrain.program.passes.loop_fusion.fuse_pair import Limits
 from glowtrain.program.passes.rematerialisation import rematerialize as passes
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
 from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
@@ -21,6 +24,7 @@ from glowtrain.program.passes.rematerialisation.timeline import Timeline
 from glowtrain.program.passes.reuse import ReuseOperands, reuse
 from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.program import Program
+from glowtrain.stages import Options
 from tests.program.recomputed_programs import bits, random_text
 
 CHAIN = """program p
@@ -281,3 +285,55 @@ def test_a_variable_that_two_kernels_update_is_not_copied_from_before_the_first(
     for order in Reordering(Names())._moves(list(program.instructions), np.full(5, 2048)):
         feeds = {"g": np.random.default_rng(5).standard_normal(256, np.float32)}
         assert bits(replace(program, instructions=tuple(order)), feeds) == bits(program, feeds)
+
+
+LANES = """
+program lanes
+  input  a: f64[6,5,8]
+  input  b: f64[8,8]
+  input  c: f64[6,5,8]
+  input  d: f64[6,5,8]
+  input  e: f64[6,5,8]
+  input  f: f64[6,5,8]
+  input  w: f64[3000]
+  output s: f64[1]
+  output y: f64[6,5,8]
+  activation total: f64[6,5,8]
+  activation scaled: f64[6,5,8]
+  activation wide: f64[3000]
+kernel total:
+  for i<6, j<5, k<8:
+    let t = sum(r<8: a[i, j, r] * b[k, r] + 1)
+    total[i, j, k] = t
+    scaled[i, j, k] = t * c[i, j, k] * d[i, j, k] * e[i, j, k] * f[i, j, k]
+kernel wide:
+  for i<3000: wide[i] = w[i] * total[0, 0, 0]
+kernel sum:
+  for i<1: s[i] = sum(r<3000: wide[r] * wide[2999 - r])
+kernel late:
+  for i<6, j<5, k<8: y[i, j, k] = total[i, j, 7 - k] * scaled[i, j, k] + s[0]
+"""
+"""Rows of ``scaled`` are made along the lanes; of ``total`` alone the sum would be."""
+
+
+def test_no_sum_has_another_order_where_less_is_stored() -> None:
+    """What is not stored any more has a part in the choice of what runs along the lanes."""
+    program, facts = parse(LANES), gt.Cpu().facts
+    sums = facts.sums
+    assert sums is not None
+    options = Options(facts=facts, memory=SMALLEST)
+    found = arrive(program, options, until("rematerialized")[-1:])
+    assert any(kernel.name.startswith("total" + SUFFIX) for kernel in found.kernels)
+    assert [sums(kernel) for kernel in found.kernels] == [sums(kernel) for kernel in program.kernels]
+    less = Rematerialize(SMALLEST).run(program)
+    assert [sums(kernel) for kernel in less.kernels] != [sums(kernel) for kernel in program.kernels]
+
+
+def test_what_would_be_made_again_in_another_order_is_kept() -> None:
+    """Where it is read with what else its kernel makes it has one order, and another one alone."""
+    program = parse(LANES.replace("t * c[i, j, k]", "c[i, j, k]"))
+    timeline = Timeline(program.instructions, Limits(sums=gt.Cpu().facts.sums))
+    total = next(b for b in program.buffers if b.name == "total")
+    made = timeline.recomputation(total, lambda _: False)
+    assert not timeline.keeps_sums(made)
+    assert Timeline(program.instructions).keeps_sums(made)

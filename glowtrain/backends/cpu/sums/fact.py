@@ -19,5 +19,5 @@ else:
 class Sums:
     """The fact of this name: it is the same for every target."""
 
-    def __call__(self, kernel: Kernel) -> Hashable:
+    def __call__(self, kernel: Kernel) -> tuple[Hashable, ...]:
         return orders.orders(kernel)

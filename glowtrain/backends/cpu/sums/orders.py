@@ -9,15 +9,17 @@ from glowtrain.backends.cpu.loop_nest.collapse import collapse
 from glowtrain.backends.cpu.order.analysis import Free, reductions
 from glowtrain.backends.cpu.order.nest import reduction_order, reference_lane
 from glowtrain.backends.cpu.recognise import contraction_of, recognise
+from glowtrain.deferred import remembered
 from glowtrain.loops import Expr, For, Index, Let, Reduce, Ref, Statement, statements
 from glowtrain.program.program import Kernel
 
 
-def orders(kernel: Kernel) -> Hashable:
-    """The orders of a kernel's sums; equal for kernels whose sums of the same elements have the same bits."""
+@remembered
+def orders(kernel: Kernel) -> tuple[Hashable, ...]:
+    """The order of each of a kernel's sums; equal for kernels whose sums of the same elements have the same bits."""
     product = recognise(kernel)
     if product is not None:
-        return _of_contraction(normalise(contraction_of(product), keep_lanes=not product.plain))
+        return (_of_contraction(normalise(contraction_of(product), keep_lanes=not product.plain)),)
     lets: dict[Expr, Expr] = {s.ref: s.value for s in statements(kernel.body) if isinstance(s, Let)}
     return tuple(_of_nest(kernel.body, Free(lets=lets)))
 

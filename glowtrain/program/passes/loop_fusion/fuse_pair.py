@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from glowtrain.deferred import cached_property
@@ -32,14 +32,19 @@ from glowtrain.program.analysis.kernel_facts import box, contractions, covers, i
 from glowtrain.program.program import Instruction, Kernel
 from glowtrain.stages import Facts, Refused
 
+Sums = Callable[[Kernel], tuple[Hashable, ...]]
+"""Says in which order each of a kernel's sums is taken."""
+
 
 @dataclass(frozen=True)
 class Limits:
-    """How large a fused kernel may become; see :class:`~glowtrain.stages.Facts`."""
+    """How large a fused kernel may become, and where bits have to stay, how its sums are taken; see
+    :class:`~glowtrain.stages.Facts`."""
 
     operands: int = Facts.max_operands
     expressions: int = Facts.max_expressions
     statements: int = Facts.max_statements
+    sums: Sums | None = None
 
 
 LIMITS = Limits()

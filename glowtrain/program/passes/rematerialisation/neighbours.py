@@ -13,6 +13,7 @@ from glowtrain.loops import Buffer, Expr, For, Let, Ref, Statement, Store, rewri
 from glowtrain.program.passes.loop_fusion.fuse import without_stores
 from glowtrain.program.passes.loop_fusion.fuse_pair import Box, Limits, fuse_epilogue, fuse_pair, fused_name
 from glowtrain.program.passes.producer_inlining import EqualNodes
+from glowtrain.program.passes.rematerialisation.orders import keeps_orders
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
 from glowtrain.program.passes.schedule import lifetimes, live_bytes
 from glowtrain.program.program import Instruction, Kernel
@@ -21,15 +22,18 @@ from glowtrain.program.program import Instruction, Kernel
 def fuse_neighbours(instructions: Sequence[Instruction], limits: Limits, most: int) -> list[Instruction]:
     """The same with fewer kernels, of which none has more than ``most`` bytes alive that had not before; what nobody
     reads any more is not computed."""
-    return _Neighbours(without_unread(instructions), limits, most).run()
+    return _Neighbours(without_unread(instructions, limits), limits, most).run()
 
 
-def without_unread(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """The instructions without stores to activations that nobody reads, because what read them reads copies."""
+def without_unread(instructions: Sequence[Instruction], limits: Limits) -> list[Instruction]:
+    """The instructions without stores to activations that nobody reads, because what read them reads copies; where
+    sums keep their order without."""
     readers = Counter(buffer for instruction in instructions for buffer in instruction.reads)
     kept: list[Instruction] = []
     for instruction in reversed(instructions):
         less = _without_unread(instruction, readers)
+        if less is not None and less is not instruction and not _keeps(limits, [instruction], less):
+            less = instruction
         readers.subtract(instruction.reads)
         if less is not None:
             readers.update(less.reads)
@@ -47,6 +51,11 @@ def _without_unread(instruction: Instruction, readers: Counter[Buffer]) -> Instr
     if unread == instruction.written:
         return None
     return instruction if kernel is None or Box.of(kernel) is None else without_stores(kernel, unread.__contains__)
+
+
+def _keeps(limits: Limits, before: Sequence[Instruction], after: Instruction) -> bool:
+    kernel = after.kernel
+    return kernel is None or keeps_orders(limits.sums, before, [kernel])
 
 
 def in_one(a: Instruction, b: Instruction, limits: Limits) -> Kernel | None:
@@ -88,6 +97,8 @@ class _Neighbours:
         if found is None:
             return False
         fused = tidied(self._without_private(found, a, b), _name(a.name, b.name))
+        if not _keeps(self.limits, [a, b], fused):
+            return False
         alive = self._alive(fused, first, second)
         if alive > max(self.live[first], self.live[second], self.most):
             return False

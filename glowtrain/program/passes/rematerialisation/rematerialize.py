@@ -23,7 +23,7 @@ from glowtrain.names import Names
 from glowtrain.program.analysis.time_estimate import total
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.passes.bodies import bodies, with_bodies
-from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
+from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits, Sums
 from glowtrain.program.passes.rematerialisation.copies import with_copies
 from glowtrain.program.passes.rematerialisation.neighbours import fuse_neighbours
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
@@ -32,7 +32,7 @@ from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Hole
 from glowtrain.program.passes.rematerialisation.twice import made_twice
 from glowtrain.program.passes.reuse import reuse, reused
 from glowtrain.program.passes.schedule import live_bytes, peak_bytes
-from glowtrain.program.passes.slices.slicing import Slicing, Sums
+from glowtrain.program.passes.slices.slicing import Slicing
 from glowtrain.program.program import ALIGNMENT, Instruction, Program
 from glowtrain.stages import PLAIN_RATES, Explain, Rates
 

@@ -16,6 +16,7 @@ import numpy as np
 from glowtrain.loops import Buffer, Load, Ref
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
 from glowtrain.program.passes.rematerialisation.neighbours import in_one
+from glowtrain.program.passes.rematerialisation.orders import keeps_orders
 from glowtrain.program.passes.rematerialisation.recomputation import Recomputation, leading_to, stored_scalars
 from glowtrain.program.passes.reuse import reuse
 from glowtrain.program.passes.schedule import live_bytes
@@ -85,6 +86,7 @@ class Timeline:
         self._repeatable = {position for position in range(len(instructions)) if self._runs_twice(position)}
         self._scalars: dict[int, dict[Buffer, tuple[Ref, Load]]] = {}
         self._absorbed: dict[tuple[Recomputation, int], bool] = {}
+        self._keeping: dict[Recomputation, bool] = {}
         self._recomputations: dict[tuple[Buffer, frozenset[Buffer]], Recomputation] = {}
 
     def copy(self) -> Timeline:
@@ -178,6 +180,14 @@ class Timeline:
         kernel = self.instructions[at].kernel
         assert kernel is not None
         return leading_to(kernel, buffer, {b: found for b, found in self._scalars_at(at).items() if b in loaded})
+
+    def keeps_sums(self, made: Recomputation) -> bool:
+        """Whether sums are taken in the same order where a buffer is made again."""
+        if made not in self._keeping:
+            makers = [[self.instructions[at]] for at in self.writers[made.buffer]]
+            pairs = zip(makers, made.kernels, strict=True)
+            self._keeping[made] = all(keeps_orders(self.limits.sums, maker, [kernel]) for maker, kernel in pairs)
+        return self._keeping[made]
 
     def _scalars_at(self, at: int) -> dict[Buffer, tuple[Ref, Load]]:
         """What :func:`stored_scalars` says of the kernel at a position."""
@@ -298,6 +308,8 @@ class Demand:
         if len(self.holes) == DEEPEST:
             return False
         made = self.timeline.recomputation(buffer, lambda other: self._lasts(other, buffer, end))
+        if not self.timeline.keeps_sums(made):
+            return False
         self.holes.append(Hole(buffer, begin, end, made))
         timeline = self.timeline
         unstored = begin == timeline.maker(buffer) == self.position

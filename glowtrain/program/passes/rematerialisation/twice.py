@@ -15,8 +15,9 @@ from dataclasses import replace
 from glowtrain.loops import Buffer, For, Let, Ref, Store, evaluations
 from glowtrain.names import Names
 from glowtrain.program.analysis.kernel_facts import box, conflict
-from glowtrain.program.passes.loop_fusion.fuse_pair import Limits
+from glowtrain.program.passes.loop_fusion.fuse_pair import Limits, Sums
 from glowtrain.program.passes.rematerialisation.copies import with_copies
+from glowtrain.program.passes.rematerialisation.orders import keeps_orders
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
 from glowtrain.program.passes.rematerialisation.timeline import Demand, Timeline
 from glowtrain.program.passes.slices.cutting import loop_index
@@ -30,14 +31,15 @@ SCALAR = ".scalar"
 def made_twice(program: Program, least: int, limits: Limits) -> Iterator[Program]:
     """The program with one buffer of at least so many bytes made twice, for each for which that can be."""
     names = Names(buffer.name for buffer in program.buffers)
-    instructions = [_with_scalars(instruction, least, names) for instruction in program.instructions]
+    sums = limits.sums
+    instructions = [_kept(sums, each, _with_scalars(each, least, names)) for each in program.instructions]
     large = dict.fromkeys(b for each in instructions for b in each.writes if b.kind == "activation")
     for buffer in sorted((b for b in large if b.type.nbytes >= least), key=lambda b: -b.type.nbytes):
         for axis in range(buffer.type.rank):
             parted = _parted(instructions, buffer, axis)
             copied = None if parted is None else _copied(*parted, buffer, limits, names.copy())
             if copied is not None:
-                yield replace(program, instructions=tuple(_without_unread(copied)))
+                yield replace(program, instructions=tuple(_without_unread(copied, sums)))
 
 
 def _parted(instructions: Sequence[Instruction], buffer: Buffer, axis: int) -> tuple[list[Instruction], int] | None:
@@ -70,7 +72,13 @@ def _copied(
     if not demand.hole(buffer, before[-1], position):
         return None
     timeline.apply(demand.drop())
-    return [_flat(instruction) for instruction in with_copies(timeline, names)]
+    return [_kept(limits.sums, each, _flat(each)) for each in with_copies(timeline, names)]
+
+
+def _kept(sums: Sums | None, before: Instruction, after: Instruction) -> Instruction:
+    """An instruction in its new form, if its sums keep their order."""
+    kernel = after.kernel
+    return after if after is before or kernel is None or keeps_orders(sums, [before], [kernel]) else before
 
 
 def _flat(instruction: Instruction) -> Instruction:
@@ -102,12 +110,12 @@ def _scalars(ref: Ref, shape: tuple[int, ...], names: Names) -> Buffer:
     return Buffer(names.fresh(ref.name + SCALAR), TensorType(ref.dtype, shape))
 
 
-def _without_unread(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
+def _without_unread(instructions: Sequence[Instruction], sums: Sums | None) -> Iterator[Instruction]:
     """The instructions without stores of scalars that nobody reads."""
     read = {buffer for instruction in instructions for buffer in instruction.reads}
     for instruction in instructions:
         unread = {b for b in instruction.writes if b.name.endswith(SCALAR) and b not in read}
-        yield _without(instruction, unread) if unread else instruction
+        yield _kept(sums, instruction, _without(instruction, unread)) if unread else instruction
 
 
 def _without(instruction: Instruction, unread: set[Buffer]) -> Instruction:

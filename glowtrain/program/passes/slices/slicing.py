@@ -13,7 +13,7 @@ FlashAttention (NeurIPS 2022), for the memory; both carry sums over from block t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -21,7 +21,7 @@ from glowtrain.loops import Buffer, Index, address
 from glowtrain.names import Names
 from glowtrain.program.analysis.kernel_facts import contractions
 from glowtrain.program.analysis.time_estimate import estimate
-from glowtrain.program.passes.loop_fusion.fuse_pair import fused_name
+from glowtrain.program.passes.loop_fusion.fuse_pair import Sums, fused_name
 from glowtrain.program.passes.reuse import reuse
 from glowtrain.program.passes.schedule import lifetimes, live_bytes
 from glowtrain.program.passes.slices.cutting import Slices, cut_kernel
@@ -29,7 +29,6 @@ from glowtrain.program.passes.slices.groups import Growing, SliceGroup
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.stages import Rates
 
-Sums = Callable[[Kernel], Hashable]
 SUFFIX = ".slice"
 """Ends the names of buffers that hold a slice."""
 REPEATED = ".slices"

@@ -1,0 +1,24 @@
+"""Whether kernels that are changed to need less memory still take their sums in the same order.
+
+The order of a sum follows from the kernel that it is in: one result less to store, or one more element to read, can
+make another loop the better one for the lanes. So a change is made only where the backend says that all orders stay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from glowtrain.program.passes.loop_fusion.fuse_pair import Sums
+from glowtrain.program.program import Instruction, Kernel
+
+
+def keeps_orders(sums: Sums | None, before: Iterable[Instruction], after: Sequence[Kernel]) -> bool:
+    """Whether each sum in the kernels ``after`` has the order of one in those that they are made of; always where
+    nobody says what the orders are."""
+    summing = [kernel for kernel in after if kernel.survey.reductions]
+    if sums is None or not summing:
+        return True
+    found = Counter(order for kernel in summing for order in sums(kernel))
+    known = (instruction.kernel for instruction in before)
+    return found <= Counter(order for kernel in known if kernel is not None for order in sums(kernel))
