@@ -5,7 +5,8 @@ made of the mean.
 
 The loop is a Scan over the parts, so the code of the model is there once however many there are, and activations of one
 part at a time are in memory. Gradients are added up in the order of the parts, as an optimizer does that accumulates
-them (``accumulate=``): the update is that of so many batches, to the bit.
+them (``accumulate=``): the update is that of so many batches, to the bit where sums have
+one order in both steps.
 """
 
 from __future__ import annotations
