@@ -79,7 +79,9 @@ def test_a_model_alone_has_no_optimizer_and_no_gradients() -> None:
 
 def test_a_plan_says_what_is_computed_again_and_still_parses() -> None:
     said = done("cnn", "--train", "--dims", "batch=64", "--stage", "plan")
-    assert re.search(r"^; (computed again rather than kept: \d+ results?, |nothing is computed again)", said, re.MULTILINE)
+    assert re.search(
+        r"^; (computed again rather than kept: \d+ results?, |nothing is computed again)", said, re.MULTILINE
+    )
     graph, _ = training_step()
     backend = gt.Cpu()
     given = Options(facts=backend.facts)
