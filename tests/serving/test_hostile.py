@@ -180,7 +180,7 @@ def test_a_bomb_takes_no_more_memory_than_the_limit() -> None:
     [
         (REQUEST, "gzip", "is no gzip data"),
         (REQUEST, "br", "'br' is not supported"),
-        (gzip.compress(REQUEST)[:-9], "gzip", "ends too early or too late"),
+        (gzip.compress(REQUEST, mtime=0)[:-9], "gzip", "ends too early or too late"),
         (zlib.compress(REQUEST) + b"more", "deflate", "ends too early or too late"),
     ],
 )
