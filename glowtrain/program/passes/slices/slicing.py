@@ -17,7 +17,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from glowtrain.loops import Buffer, Index, address
+from glowtrain.loops import Accumulate, Buffer, Index, Store, address, statements
 from glowtrain.names import Names
 from glowtrain.program.analysis.kernel_facts import contractions
 from glowtrain.program.analysis.time_estimate import estimate
@@ -36,6 +36,8 @@ REPEATED = ".slices"
 
 MOST_TRIPS = 4096
 """Slices of an axis at most."""
+LINE = 64
+"""Bytes that caches fetch together."""
 WORK = 20_000.0
 """Nanoseconds that a kernel takes for a slice at least."""
 CALL = 3_000.0
@@ -140,6 +142,7 @@ class Slicing:
         least = WORK * len(group.members) / max(work, 1.0) * group.extent
         again = sum(_packed(instructions[at], index, self.rates) for at, index in group.members.items())
         cuts = list[SliceCut]()
+        least = max(least, self._run(instructions, group))
         for trips in (n for n in trip_counts(group.extent) if least <= group.extent // n):
             size = group.extent // trips
             time = trips * len(group.members) * CALL + (trips - 1) * again
@@ -147,6 +150,12 @@ class Slicing:
         worth = [cut for cut in cuts if self._gain(cut) > 0]
         worth.sort(key=self._gain, reverse=True)
         return next((cut for cut in worth if self._keeps_sums(instructions, group, cut.size)), None)
+
+    def _run(self, instructions: Sequence[Instruction], group: SliceGroup) -> int:
+        """Elements of a slice at least: whole cache lines of what lies side by side along the axis."""
+        kernels = ((instructions[at].kernel, index) for at, index in group.members.items())
+        every = (each for kernel, index in kernels if kernel is not None for each in _beside(kernel, index))
+        return max((LINE // buffer.dtype.size for buffer in every if buffer.type.nbytes >= self.least), default=1)
 
     def _gain(self, cut: SliceCut) -> float:
         """The bytes that are saved, less those that the time is worth."""
@@ -171,6 +180,14 @@ class Slicing:
                 self._orders[kernel] = self.sums(kernel)
             self._same[key] = self._orders[kernel] == self.sums(cut_kernel(kernel, index, slices))
         return self._same[key]
+
+
+def _beside(kernel: Kernel, index: Index) -> Iterator[Buffer]:
+    """The buffers of which a loop goes from element to element."""
+    stores = (each for each in statements(kernel.body) if isinstance(each, (Store, Accumulate)))
+    for access in (*kernel.survey.loads, *stores):
+        if address(access.index, access.buffer.strides).coefficient(index) == 1:
+            yield access.buffer
 
 
 def _packed(instruction: Instruction, index: Index, rates: Rates) -> float:
