@@ -104,6 +104,31 @@ def test_nothing_is_cut_where_the_order_of_sums_is_not_known() -> None:
     assert found.instructions == list(program.instructions)
 
 
+CHANNELS = """
+program channels
+  input  x: f32[64,64]
+  output y: f32[64,64]
+  activation doubled: f32[64,64]
+  activation centred: f32[64,64]
+kernel doubled:
+  for p<64, c<64: doubled[p, c] = x[p, c] * 2
+kernel centred:
+  for p<64, c<64: centred[p, c] = doubled[p, c] - max(q<64: doubled[q, c])
+kernel last:
+  for p<64, c<64: y[p, c] = centred[p, c] * max(q<64: centred[q, c])
+"""
+
+
+def test_slices_take_whole_cache_lines() -> None:
+    """Channels lie side by side: one by one, each would bring the lines of all."""
+    program = parse(CHANNELS)
+    cut = sliced(program)
+    (repeat,) = slices_in(cut)
+    assert {buffer.shape for buffer in cut.buffers if buffer.kind == "activation"} == {(64, 16)}
+    assert len(repeat.children) == 3
+    assert results(cut) == results(program)
+
+
 LANES = """
 program lanes
   input  a: f32[32,1024]
