@@ -203,7 +203,6 @@ class _Dropping:
         self.before: list[Hole] = []
         self._costs: dict[Recomputation, float] = {}
         self.slicing = how.slicing(peak_bytes(program.instructions), least)
-        self.sliced_time = 0.0
         self._begin(program)
 
     def _begin(self, program: Program) -> None:
