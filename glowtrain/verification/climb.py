@@ -52,13 +52,18 @@ from glowtrain.verification.exact import (
     run_in_both,
     same_bits,
 )
-from glowtrain.verification.native import in_arena, run_loaded, unshared
+from glowtrain.verification.native import (
+    in_arena,
+    named,
+    other_on_threads,
+    results_loaded,
+    run_loaded,
+    unshared,
+)
 from glowtrain.verification.report import Rung, VerificationReport
 
 _Result = TypeVar("_Result")
 
-THREADS = 3
-"""An odd number, so that few things are shared out evenly."""
 CLEAR = 1000.0
 """An intermediate value differs where its error is above this, or above the square root of the worst result's error."""
 
@@ -218,14 +223,14 @@ class _Climb:
     def _evaluated(self) -> Arrays:
         assert self.program is not None
         outputs, state = evaluate(self.program, self.inputs, self.state, plan=self.plan)
-        return _named(outputs, {variable: state[variable] for variable in self.program.updates})
+        return named(outputs, {variable: state[variable] for variable in self.program.updates})
 
     def _compiled(self, arrival: Arrival) -> None:
         given = self.backend, arrival.result, self.graph, self.inputs, self.state
         found = self._try(arrival.stage.name, lambda: run_loaded(*given))
         if found is not None:
             outputs, variables, instance = found
-            self._compare(arrival.stage.name, _named(outputs, variables), partial(self._first_native, instance))
+            self._compare(arrival.stage.name, named(outputs, variables), partial(self._first_native, instance))
         if self.backend.threaded and self.rungs[-1].ok:
             self._threads()
         if self.rungs[-1].ok:
@@ -236,14 +241,11 @@ class _Climb:
         """The same code on one thread and on several."""
         self.begins("threads")
         started = time.perf_counter()
-        alone, together = (self.backend.sharing(threads) for threads in (1, THREADS))
+        alone = self.backend.sharing(1)
         artifact = self._try("threads", lambda: self._artifact(alone))
         if artifact is None:
             return
-        runs = [run_loaded(b, artifact, self.graph, self.inputs, self.state)[:2] for b in (alone, together)]
-        one, several = (_named(*run) for run in runs)
-        other = [name for name in one if one[name].tobytes() != several[name].tobytes()]
-        problem = f"{other[0]} has other bits on {THREADS} threads than on one" if other else ""
+        problem = other_on_threads(alone, artifact, self.graph, self.inputs, self.state)
         self.rungs.append(Rung("threads", time.perf_counter() - started, problem=problem))
 
     def _target(self, words: str, other: Backend) -> None:
@@ -260,7 +262,7 @@ class _Climb:
 
     def _run(self, backend: Backend) -> Arrays:
         """What a backend's code leaves."""
-        return _named(*run_loaded(backend, self._artifact(backend), self.graph, self.inputs, self.state)[:2])
+        return results_loaded(backend, self._artifact(backend), self.graph, self.inputs, self.state)
 
     def _artifact(self, backend: Backend) -> Artifact:
         """What a backend makes of the plan, or of the graph where there is none."""
@@ -348,11 +350,6 @@ class _Climb:
         """The value that an activation holds, if it is one of the graph's."""
         value = self.values.get(buffer.name) if buffer.kind == "activation" else None
         return value if value in self.reference.values else None
-
-
-def _named(outputs: Arrays, variables: Arrays) -> Arrays:
-    """Results by what they are called in reports."""
-    return {**{f"output {n}": a for n, a in outputs.items()}, **{f"variable {n}": a for n, a in variables.items()}}
 
 
 def _results(graph: Graph, values: Mapping[Value, Array]) -> Arrays:

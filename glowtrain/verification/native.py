@@ -14,6 +14,9 @@ from glowtrain.program.program import Program
 from glowtrain.types import Array
 from glowtrain.verification.exact import Arrays
 
+THREADS = (2, 3, 7)
+"""Beside one: an even number, and odd ones, so that few things are shared out evenly."""
+
 
 def run_loaded(
     backend: Backend, artifact: Artifact, graph: Graph, inputs: Arrays, state: Arrays
@@ -23,6 +26,27 @@ def run_loaded(
     instance = backend.load(artifact).bind(store)
     outputs = instance.run(check_inputs(graph, inputs))
     return outputs, {v.name: store.read(v.name) for v in graph.updates}, instance
+
+
+def other_on_threads(backend: Backend, artifact: Artifact, graph: Graph, inputs: Arrays, state: Arrays) -> str:
+    """What has other bits on several threads than on one, in words; empty if nothing has."""
+    wanted = results_loaded(backend.sharing(1), artifact, graph, inputs, state)
+    for threads in THREADS:
+        found = results_loaded(backend.sharing(threads), artifact, graph, inputs, state)
+        for name, array in wanted.items():
+            if found[name].tobytes() != array.tobytes():
+                return f"{name} has other bits on {threads} threads than on one"
+    return ""
+
+
+def results_loaded(backend: Backend, artifact: Artifact, graph: Graph, inputs: Arrays, state: Arrays) -> Arrays:
+    """What compiled code leaves, by what it is called in reports."""
+    return named(*run_loaded(backend, artifact, graph, inputs, state)[:2])
+
+
+def named(outputs: Arrays, variables: Arrays) -> Arrays:
+    """Results by what they are called in reports."""
+    return {**{f"output {n}": a for n, a in outputs.items()}, **{f"variable {n}": a for n, a in variables.items()}}
 
 
 def unshared(program: Program) -> Plan:

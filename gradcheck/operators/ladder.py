@@ -23,12 +23,10 @@ from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options
 from glowtrain.types import Array
 from glowtrain.verification.exact import Arrays, RoundingBound, bound, finite_size, longest_reduction, same_bits
-from glowtrain.verification.native import run_loaded
+from glowtrain.verification.native import other_on_threads, run_loaded
 
 EXACT = 16.0
 """Multiples of the bound that are allowed where no wider type says how much rounding is natural."""
-THREADS = (1, 3)
-"""The numbers of threads that native code runs on; it must have the same bits on all."""
 LAST = 3
 """How many operations back cancellation is allowed for."""
 
@@ -48,16 +46,12 @@ def run_planned(graph: Graph, inputs: Arrays) -> Arrays:
 
 def run_compiled(graph: Graph, inputs: Arrays) -> Arrays:
     """Outputs of the native code. Raises :class:`VerificationError` where they have other bits on several threads."""
-    alone, *others = [backend_of("cpu").sharing(threads) for threads in THREADS]
+    alone = backend_of("cpu").sharing(1)
     artifact = arrive(graph, Options(facts=alone.facts), alone.stages(WALK))
     state = {variable.name: variable.initial for variable in graph.variables}
-    outputs, variables, _ = run_loaded(alone, artifact, graph, inputs, state)
-    for backend, threads in zip(others, THREADS[1:], strict=True):
-        again, after, _ = run_loaded(backend, artifact, graph, inputs, state)
-        for name, array in {**outputs, **variables}.items():
-            if {**again, **after}[name].tobytes() != array.tobytes():
-                raise VerificationError(f"{name} has other bits on {threads} threads than on one")
-    return outputs
+    if problem := other_on_threads(alone, artifact, graph, inputs, state):
+        raise VerificationError(problem)
+    return run_loaded(alone, artifact, graph, inputs, state)[0]
 
 
 def run_on_targets(graph: Graph, inputs: Arrays) -> Arrays:

@@ -41,8 +41,8 @@ from glowtrain.verification.exact import (
     longest_reduction,
     same_bits,
 )
+from glowtrain.verification.native import THREADS
 
-THREADS = (2, 3, 7)
 STEPS = 3
 """Steps that native code trains: each reads what the last one has left."""
 DRIFT = 1600.0
