@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from glowtrain.backends.cpu.contraction.pack import Square, square_text
+from glowtrain.backends.cpu.contraction.copies.pack import Square, square_text
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import I64, vector

@@ -22,7 +22,7 @@ from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, vector
 from glowtrain.deferred import cached_property
 
 if TYPE_CHECKING:
-    from glowtrain.backends.cpu.contraction.packing import Packing
+    from glowtrain.backends.cpu.contraction.copies.packing import Packing
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from glowtrain.backends.cpu.contraction.copies.packing import Packing, Parts
+from glowtrain.backends.cpu.contraction.copies.window import Window, halo, window
 from glowtrain.backends.cpu.contraction.describe import Contraction, EpilogueClip, Operand, OperandAccess, Problem
 from glowtrain.backends.cpu.contraction.dot import Dot, dot_of
-from glowtrain.backends.cpu.contraction.packing import Packing, Parts
-from glowtrain.backends.cpu.contraction.window import Window, halo, window
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.target import Target
 

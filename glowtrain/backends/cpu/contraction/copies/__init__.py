@@ -1,0 +1,1 @@
+"""Copies of operands in the form in which kernels read them."""
