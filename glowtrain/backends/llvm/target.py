@@ -15,6 +15,7 @@ from dataclasses import astuple, dataclass, replace
 import llvmlite.binding as llvm
 
 from glowtrain.backends.llvm.values import LlvmType, vector
+from glowtrain.backends.permission import permitted_matrices
 from glowtrain.errors import CodegenError
 
 COMPUTE_BITS: Mapping[str, int] = {
@@ -25,7 +26,11 @@ COMPUTE_BITS: Mapping[str, int] = {
 }  # fmt: skip
 """Bits of a lane while it is computed with: half precision is computed in f32, smaller types are only moved."""
 
-_FAMILIES = frozenset(["avx512vnni", "avxvnni", "avx512bf16", "avx2", "avx512f", "sse2", "dotprod", "i8mm", "bf16"])
+MATRICES = "amx-int8"
+"""The family of instructions on registers that hold matrices, which a process must ask the system for."""
+_FAMILIES = frozenset(
+    [MATRICES, "avx512vnni", "avxvnni", "avx512bf16", "avx2", "avx512f", "sse2", "dotprod", "i8mm", "bf16"]
+)
 
 _CACHES = 32 << 10, 512 << 10
 """Bytes of L1d and L2: those of Zen 2 and 3, and no more than most present cores have."""
@@ -156,6 +161,13 @@ class Target:
             return ""
         return f"routines for arithmetic in {' and '.join(self.soft)}, as libgcc and compiler-rt have them"
 
+    @property
+    def unasked(self) -> Target:
+        """What a program may run that asks the system for nothing: the same target without matrices. Bits are alike."""
+        if MATRICES not in self.families:
+            return self
+        return replace(self, families=self.families - {MATRICES}, features=_without_matrices(self.features))
+
     def fuses(self, dtype: str) -> bool:
         """Whether multiplying and adding numbers of a float type, rounded once, is an instruction."""
         return self.has_fma and dtype not in self.soft
@@ -213,6 +225,9 @@ def _host() -> Target:
 
 def _host_x86(triple: str, cpu: str, features: str, families: frozenset[str], present: set[str]) -> Target:
     wide = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= present
+    matrices = wide and {"amx-tile", "amx-int8"} <= present and permitted_matrices()
+    if not matrices:
+        families, features = families - {MATRICES}, _without_matrices(features)
     caches = _SERVER_CACHES if wide else _CACHES
     return Target(
         name="host",
@@ -229,6 +244,10 @@ def _host_x86(triple: str, cpu: str, features: str, families: frozenset[str], pr
         l1=caches[0],
         l2=caches[1],
     )
+
+
+def _without_matrices(features: str) -> str:
+    return re.sub(r"\+amx-", "-amx-", features)
 
 
 def _x86(
@@ -269,6 +288,15 @@ def _table() -> dict[str, Target]:
             512,
             32,
             "avx2 avx512f avx512vnni avx512bf16",
+            caches=_SERVER_CACHES,
+        ),
+        _x86(
+            "avx512amx",
+            "x86-64-v4",
+            f"{_V4},+avx512vnni,+avx512bf16,+amx-tile,+amx-int8,-prefer-256-bit",
+            512,
+            32,
+            f"avx2 avx512f avx512vnni avx512bf16 {MATRICES}",
             caches=_SERVER_CACHES,
         ),
         avx2,

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from glowtrain.backends.cpu.contraction.choose import choose
+from collections.abc import Iterator
+
+from glowtrain.backends.cpu.contraction.choose import ContractionPlan, choose
 from glowtrain.backends.cpu.contraction.describe import (
     Axis,
     Contraction,
@@ -14,11 +16,13 @@ from glowtrain.backends.cpu.contraction.describe import (
     EpilogueClip,
     Operand,
     OperandAccess,
+    Problem,
     normalise,
 )
+from glowtrain.backends.cpu.contraction.matrices.choose import choose_matrices
 from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.contraction.rates import Machine
-from glowtrain.backends.cpu.contraction.words import prepare
+from glowtrain.backends.cpu.contraction.words import Prepared, prepare, prepare_for_matrices
 from glowtrain.backends.llvm.target import Target
 
 __all__ = [
@@ -43,9 +47,7 @@ def generate(
     All functions have the attributes ``#0`` of the target; helpers are internal and named ``name.*``. The buffers
     must not overlap. ``workspace`` must be aligned to 64 bytes. ``linkage`` is the function's own.
     """
-    prepared = prepare(contraction, target)
-    problem = normalise(prepared.contraction, keep_lanes=epilogue is not None, dot=prepared.dot)
-    plan = choose(problem, Machine.of(target, contraction.dtype))
+    prepared, plan = min(_plans(contraction, target, epilogue), key=lambda found: found[1].cost)
     nest = Nest(plan, name, epilogue, prepared, linkage)
     functions = nest.functions()
     operand = 0 if prepared.turned != plan.problem.swapped else 1
@@ -53,3 +55,20 @@ def generate(
     return ContractionKernel(
         name, functions, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels", nest.cut.work, packed
     )
+
+
+def _plans(
+    contraction: Contraction, target: Target, epilogue: Epilogue | None
+) -> Iterator[tuple[Prepared, ContractionPlan]]:
+    """The best plan in vectors, and the best one in matrices where the target multiplies these."""
+    machine = Machine.of(target, contraction.dtype)
+
+    def problem(prepared: Prepared) -> Problem:
+        return normalise(prepared.contraction, keep_lanes=epilogue is not None, dot=prepared.dot)
+
+    prepared = prepare(contraction, target)
+    yield prepared, choose(problem(prepared), machine)
+    in_matrices = prepare_for_matrices(contraction, target)
+    plan = in_matrices and choose_matrices(problem(in_matrices), machine, padded=in_matrices.padded)
+    if in_matrices is not None and plan is not None:
+        yield in_matrices, plan

@@ -25,6 +25,7 @@ from glowtrain.backends.cpu.contraction.cost import (
     views_fit,
 )
 from glowtrain.backends.cpu.contraction.describe import Problem
+from glowtrain.backends.cpu.contraction.matrices.block import MatrixBlock
 from glowtrain.backends.cpu.contraction.rates import Machine
 from glowtrain.backends.cpu.order.contraction import CHAIN
 
@@ -64,7 +65,8 @@ class ContractionPlan:
     """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``; ``copies`` are the
     vectors of partial sums that a tile keeps for each vector of results, in each of ``passes``; ``cost`` is in cycles,
     ``packing`` the part of it for each operand that levels pack. ``ahead``: B is packed when code is generated.
-    ``pages``: those of B that parts of the sum go through one after another, as it comes from memory.
+    ``pages``: those of B that parts of the sum go through one after another, as it comes from memory. ``block``: the
+    matrices of a tile where the sums are taken in registers that hold matrices.
     """
 
     problem: Problem
@@ -82,6 +84,7 @@ class ContractionPlan:
     packing: dict[str, float]
     ahead: bool
     pages: int
+    block: MatrixBlock | None = None
 
     def describe(self) -> str:
         """One line: roles, register tile and layers."""
@@ -89,6 +92,7 @@ class ContractionPlan:
         points = "x".join(f"{size}{name(loop)}" for loop, size in self.tile) or "1"
         form = "dot along" if self.dots else f"{self.vectors} vectors of"
         words = f" by {self.problem.dot.group}" if self.problem.dot else ""
+        words = f" by {self.block.step} in matrices of {self.block.rows} rows" if self.block else words
         layers = " > ".join(f"{level.kind} {name(level.loop)}/{level.size}" for level in self.levels)
         reduced = ",".join(name(loop) for loop in self.reductions)
         lanes = f"{points} by {form} {name(self.vec)}x{self.machine.width}"
@@ -175,12 +179,12 @@ def choose(problem: Problem, machine: Machine) -> ContractionPlan:
         for y in _refined(x, kinds, traffic(x, mean) <= step)
     ]
     cost, best, kinds = min(fine, key=lambda entry: entry[0])
-    return _complete(best, kinds, cost)
+    return arranged(best, kinds, cost)
 
 
 def _candidates(problem: Problem, machine: Machine) -> Iterator[Candidate]:
     for arranged in (problem,) if problem.dot else (problem, problem.swap()):
-        for vec, packs in _panels(arranged) if problem.dot else _axes(arranged, machine):
+        for vec, packs in panel_loops(arranged) if problem.dot else _axes(arranged, machine):
             dots = arranged.loops[vec].reduces
             most = _most_vectors(arranged, machine, vec)
             for vectors in [1] if dots else _shares(ceil(arranged.loops[vec].extent / machine.width), most):
@@ -198,7 +202,7 @@ def _most_vectors(problem: Problem, machine: Machine, vec: int) -> int:
     return min(rates.MOST_VECTORS, machine.registers // 2, ceil(fit / (machine.width * problem.size)))
 
 
-def _panels(problem: Problem) -> Iterator[tuple[int, bool]]:
+def panel_loops(problem: Problem) -> Iterator[tuple[int, bool]]:
     """The loop along the lanes of words, B packed."""
     for i, loop in enumerate(problem.loops):
         if loop.c == 1 and loop.b and (problem.across or not loop.a):
@@ -357,7 +361,8 @@ def _chunks(x: Candidate, kinds: Sequence[str], steps: int) -> tuple[tuple[int, 
     return tuple(result)
 
 
-def _complete(x: Candidate, kinds: tuple[str, ...], cost: float) -> ContractionPlan:
+def arranged(x: Candidate, kinds: tuple[str, ...], cost: float) -> ContractionPlan:
+    """The plan of a candidate."""
     order = x.problem.reductions
     last = x.vec if x.dots else x.problem.words
     if last is not None:

@@ -33,6 +33,7 @@ class Dot:
     ``element`` is the LLVM type of what is multiplied, ``group`` elements to a word of 32 bits; ``flip`` says that the
     sign bits of ``a`` are flipped; ``instruction`` is the LLVM intrinsic, whose operands change places if ``turned``,
     and which takes the sum as its first argument if ``adds``; ``second`` is one that adds pairs of its results.
+    ``matrices``: it takes registers that hold matrices (see :mod:`.matrices.unit`).
     """
 
     group: int
@@ -44,6 +45,7 @@ class Dot:
     turned: bool = False
     flip: bool = False
     second: str = ""
+    matrices: bool = False
 
     def word(self, width: int) -> LlvmType:
         """The LLVM type of a vector of words."""

@@ -175,7 +175,8 @@ class TileKernel:
             row(index, number, c)
             return
         loop, size = self.plan.tile[depth][0], self.variant.sizes[depth]
-        with self.f.loop(size, hint="row") as counted:
+        done = self.variant.done[depth] if self.variant.done else 0
+        with self.f.loop(size, begin=done, hint="row") as counted:
             here = self.of["c"].shift(c, affine(self.f, 0, [(self.variant.c.strides[loop], counted.index)]))
             following = affine(self.f, 0, [(size, number), (1, counted.index)])
             self._rows(depth + 1, {**index, loop: counted.index}, following, here, row)

@@ -13,6 +13,8 @@ from glowtrain.backends.cpu.contraction.copies.window import WindowText
 from glowtrain.backends.cpu.contraction.cut import cut
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.kernel import Micro
+from glowtrain.backends.cpu.contraction.matrices import unit
+from glowtrain.backends.cpu.contraction.matrices.kernel import MatrixMicro
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing, panels
 from glowtrain.backends.cpu.tasks import PARAMS, TaskRange, plain
@@ -38,6 +40,7 @@ class _Cursor:
     tasks: TaskRange
     sizes: tuple[int, ...] = ()
     patterns: tuple[tuple[Pattern, ...], ...] = ()
+    done: tuple[int, ...] = ()
     lanes: int = 0
     first: LlvmValue | None = None
     last: bool = True
@@ -66,8 +69,9 @@ class Nest:
         self.views = views(self.problem, plan.vec, plan.machine.width)
         self.packing, self.ahead = None, prepared.ahead or plan.ahead
         if prepared.dot:
-            self.packing = packing(prepared, self.problem, plan.vec, plan.reductions, plan.machine.width)
-            a = replace(self.views[1], padded=self.prepared.copies != (None, None))
+            step = plan.block.step if plan.block else 0
+            self.packing = packing(prepared, self.problem, plan.vec, plan.reductions, plan.machine.width, step)
+            a = replace(self.views[1], padded=prepared.padded)
             self.views = (self.views[0], a, self._packed_view(self.packing))
         elif plan.ahead:
             self.packing = panels(self.problem, plan.vec, plan.reductions, plan.machine.width)
@@ -88,8 +92,13 @@ class Nest:
         b = self._packed(b) if self.packing else self.of["b"].shift(b, offsets[2])
         given = TaskRange.given(self.f)
         cursor = _Cursor(c, a, b, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2], given)
+        if self.plan.block is not None:
+            unit.configure(self.f, self.plan.block.shapes)
         self._level(0, cursor)
-        kernels = {name: Micro(self.plan, each, name, self.epilogue).text() for each, name in self.kernels.items()}
+        if self.plan.block is not None:
+            unit.release(self.f)
+        kind = Micro if self.plan.block is None else MatrixMicro
+        kernels = {name: kind(self.plan, each, name, self.epilogue).text() for each, name in self.kernels.items()}
         copies = {name: self._copy_text(name, *key) for key, name in self.copies.items()}
         types = self.lanes.type, self.index_type
         squares = {name: square_text(name, each, *types) for each, name in self.squares.items()}
@@ -333,6 +342,9 @@ class Nest:
 
     def _tile(self, depth: int, level: Level, cursor: _Cursor) -> None:
         """Tiles of equal size and equal static clips run in one loop."""
+        if self.plan.block is not None:
+            self._walk(depth, level.loop, self._overlapping(level, cursor))
+            return
         tiles = balanced(cursor.extents[level.loop], level.size)
         shapes = [(size, self._patterns(level.loop, start, size)) for start, size in tiles]
         runs, at = [], 0
@@ -342,6 +354,19 @@ class Nest:
             runs.append((tiles[at][0], count, size, inner))
             at += count
         self._walk(depth, level.loop, runs)
+
+    def _overlapping(self, level: Level, cursor: _Cursor) -> list[tuple[int, int, int, _Cursor]]:
+        """Tiles of one size, as registers that hold matrices have one shape: the last begins where it ends with the
+        loop, and finishes those of its points that the one before it has not."""
+        size, extent = level.size, cursor.extents[level.loop]
+        full, rest = divmod(extent, size)
+
+        def finishing(done: int) -> _Cursor:
+            sizes, patterns = (*cursor.sizes, size), (*cursor.patterns, ((),) * size)
+            return replace(cursor, sizes=sizes, patterns=patterns, done=(*cursor.done, done))
+
+        runs = [(0, full, size, finishing(0))] if full else []
+        return runs + ([(extent - size, 1, size, finishing(size - rest))] if rest else [])
 
     def _patterns(self, loop: int, start: int, size: int) -> tuple[Pattern, ...]:
         if not any(self.plan.kinds[clip] == "static" for clip in self.problem.clips_on(loop)):
@@ -367,7 +392,7 @@ class Nest:
         extents = tuple(cursor.extents[i] for i in self.plan.reductions)
         last = cursor.last or self.epilogue is None
         views = self.views[0], cursor.view_a, cursor.view_b
-        variant = Variant(cursor.sizes, cursor.patterns, cursor.lanes, extents, start, last, *views)
+        variant = Variant(cursor.sizes, cursor.patterns, cursor.lanes, extents, start, last, *views, cursor.done)
         name = self.kernels.setdefault(variant, f"{self.name}.tile{len(self.kernels)}")
         arguments = [f"ptr {cursor.c}", f"ptr {cursor.a}", f"ptr {cursor.b}"]
         arguments += [self.f.index(cursor.index[loop]).typed for loop in self.coordinates]

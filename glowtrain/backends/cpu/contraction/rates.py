@@ -91,6 +91,19 @@ WRITTEN_STEPS, WRITTEN_PRODUCTS = 16, 72
 SPARE_REGISTERS = 3
 """Registers that neither sums nor values which several of these steps share may take."""
 
+# -- registers that hold matrices: measured on a Sapphire Rapids
+
+MATRIX_CHAIN = 52
+"""Cycles from one product of matrices to the next of the same sums; a product takes one for each row."""
+MATRIX_ROW, MATRIX_ROW_OF_L2 = 0.55, 1.3
+"""Cycles to read a row of a matrix that lies in one line of the first-level cache, of the second-level cache."""
+MATRIX_ROW_STORED = 1.0
+"""Cycles to write a row of sums, which are read again from memory."""
+MATRIX_BESIDE = 0.4
+"""Part of the shorter one of multiplying and reading that is not hidden behind the longer one."""
+MATRIX_CONFIGURATION = 160
+"""Cycles to say the shapes of all registers and to release them."""
+
 # -- caches
 
 LINE = 64

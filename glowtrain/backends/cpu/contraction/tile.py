@@ -20,7 +20,8 @@ class Variant:
 
     ``sizes`` and ``patterns`` (one per point) go with ``plan.tile``; ``lanes`` are the outputs along the vector loop;
     ``extents`` go with ``plan.reductions``; ``start`` is ``zero``, ``load`` (C holds a part of the sum) or ``flag``
-    (known at run time); ``last``: the sums are finished, so the epilogue applies.
+    (known at run time); ``last``: the sums are finished, so the epilogue applies. ``done``: how many of the first
+    points along each loop of the tile another call finishes.
     """
 
     sizes: tuple[int, ...]
@@ -32,6 +33,7 @@ class Variant:
     c: OperandView
     a: OperandView
     b: OperandView
+    done: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,16 @@ that are far apart, for many channels at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from glowtrain.backends.cpu.contraction.copies.packing import Packing, Parts
 from glowtrain.backends.cpu.contraction.copies.window import Window, halo, window
 from glowtrain.backends.cpu.contraction.describe import Contraction, EpilogueClip, Operand, OperandAccess, Problem
 from glowtrain.backends.cpu.contraction.dot import Dot, dot_of
+from glowtrain.backends.cpu.contraction.matrices.unit import matrix_dot
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.target import Target
 
@@ -39,6 +41,11 @@ class Prepared:
     columns: OperandAccess | None = None
 
     @property
+    def padded(self) -> bool:
+        """Whether a few bytes behind A may be read: it is a copy."""
+        return self.copies != (None, None)
+
+    @property
     def ahead(self) -> bool:
         """Whether B is packed when code is generated."""
         operands = self.contraction.operands
@@ -49,7 +56,14 @@ def prepare(contraction: Contraction, target: Target) -> Prepared:
     """The contraction for words if an instruction and the loops allow it, else for lanes."""
     if contraction.operands is None or not contraction.sums_integers:
         return Prepared(contraction)
-    return _for_words(contraction, target) or _for_lanes(contraction)
+    return _for_words(contraction, partial(dot_of, target)) or _for_lanes(contraction)
+
+
+def prepare_for_matrices(contraction: Contraction, target: Target) -> Prepared | None:
+    """The contraction for words that whole matrices of are multiplied, if the target and the loops allow it."""
+    if contraction.operands is None or not contraction.sums_integers or contraction.accumulate:
+        return None
+    return _for_words(contraction, lambda a, b, small: matrix_dot(target, a, b))
 
 
 def _turned(contraction: Contraction) -> Contraction:
@@ -68,8 +82,8 @@ def _clips(operand: Operand, extents: Sequence[int]) -> dict[EpilogueClip, None]
     return found
 
 
-def _for_words(given: Contraction, target: Target) -> Prepared | None:
-    """A in words, B packed."""
+def _for_words(given: Contraction, instruction: Callable[..., Dot | None]) -> Prepared | None:
+    """A in words, B packed. ``instruction(a, b, small=...)`` is what multiplies elements of these types."""
     extents = given.extents
     lanes = [i for i, n in enumerate(extents) if n > 1 and given.c.strides[i] == 1]
     if len(lanes) != 1:
@@ -78,7 +92,7 @@ def _for_words(given: Contraction, target: Target) -> Prepared | None:
     found = _turned(given) if turned else given
     assert found.operands is not None
     a, b = found.operands
-    dot = dot_of(target, a.dtype, b.dtype, small=b.constant and b.small)
+    dot = instruction(a.dtype, b.dtype, small=b.constant and b.small)
     rows = prod(n for n, moves in zip(extents, found.b.strides, strict=True) if not moves)
     if dot is None or not found.b.strides[lanes[0]] or not (b.constant or rows >= ROWS):
         return None
@@ -165,8 +179,10 @@ def _for_lanes(given: Contraction) -> Prepared:
     return Prepared(found, (copies[0], copies[1]))
 
 
-def packing(prepared: Prepared, problem: Problem, vec: int, reductions: Sequence[int], width: int) -> Packing:
-    """How B is packed for a plan."""
+def packing(
+    prepared: Prepared, problem: Problem, vec: int, reductions: Sequence[int], width: int, step: int = 0
+) -> Packing:
+    """How B is packed for a plan; in steps of so many elements of the sum where it is taken in matrices."""
     assert prepared.dot is not None
     assert prepared.columns is not None
     assert prepared.contraction.operands is not None
@@ -181,7 +197,7 @@ def packing(prepared: Prepared, problem: Problem, vec: int, reductions: Sequence
 
     outer = tuple(parts(loop) for loop in outer_loops(problem, vec))
     sums = tuple(parts(loop) for loop in reductions)
-    return Packing(b.dtype, columns.offset, outer, sums, parts(vec), width, prepared.dot)
+    return Packing(b.dtype, columns.offset, outer, sums, parts(vec), width, prepared.dot, step)
 
 
 def panels(problem: Problem, vec: int, reductions: Sequence[int], width: int) -> Packing:

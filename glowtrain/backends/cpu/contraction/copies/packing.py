@@ -24,7 +24,11 @@ Parts = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Packing:
-    """How an operand is packed; ``sums`` in the order in which they run, the last one in words."""
+    """How an operand is packed; ``sums`` in the order in which they run, the last one in words.
+
+    With a ``step`` the last sum is taken in whole steps of so many elements, of which the last one may begin earlier
+    than the one before it ends (see :func:`~glowtrain.backends.cpu.contraction.matrices.block.begins`).
+    """
 
     source: str
     offset: int
@@ -33,6 +37,7 @@ class Packing:
     columns: Parts
     width: int
     dot: Dot | None
+    step: int = 0
 
     @property
     def group(self) -> int:
@@ -52,7 +57,21 @@ class Packing:
     @property
     def words(self) -> int:
         """Words of the innermost sum."""
-        return -(-extent(self.sums[-1]) // self.group)
+        count = extent(self.sums[-1])
+        return -(-count // self.step) * (self.step // self.group) if self.step else -(-count // self.group)
+
+    @property
+    def regular(self) -> int:
+        """Elements of the innermost sum that come before zeros."""
+        count = extent(self.sums[-1])
+        return (count - 1) // self.step * self.step if self.step else count
+
+    @property
+    def zeros(self) -> int:
+        """Zeros behind these: what the last step takes once more."""
+        if not self.step:
+            return 0
+        return max(self.regular - max(extent(self.sums[-1]) - self.step, 0), 0)
 
     @property
     def header(self) -> int:
@@ -98,7 +117,9 @@ class Packing:
         outer, sums = (prod(map(extent, parts)) for parts in (self.outer, self.sums[:-1]))
         whole = np.zeros((outer, sums, self.words * self.group, self.panels * self.width), flat.dtype)
         last, columns = extent(self.sums[-1]), extent(self.columns)
-        whole[:, :, :last, :columns] = flat[places].reshape(outer, sums, last, columns)
+        given, first, again = flat[places].reshape(outer, sums, last, columns), self.regular, self.zeros
+        whole[:, :, :first, :columns] = given[:, :, :first]
+        whole[:, :, first + again : last + again, :columns] = given[:, :, first:]
         cut = whole.reshape(outer, sums, self.words, self.group, self.panels, self.width)
         words: Array = cut.transpose(0, 4, 1, 2, 5, 3).reshape(outer, self.panels, -1).view(np.uint8)
         if not self.correction:
@@ -170,6 +191,21 @@ class PackingText:
                 after = self._sums(depth + 1, loop.carried[0], loop.carried[1], lanes, loop.carried[2])
                 loop.next = [self._at(loop.carried[0], step), self._at(loop.carried[1], stride), after]
             return loop.results[2]
+        first, again = self.packing.regular, self.packing.zeros
+        total = self._words(source, target, lanes, first, total)
+        source, target = self._at(source, first * step), self._at(target, first * self.width)
+        for at in range(0, again, self.group):
+            zeros = min(self.group, again - at)
+            some = min(self.group - zeros, count - first)
+            here = self._at(target, at * self.width)
+            total = self._word(source, here, lanes, some, total, zeros)
+        done = min(-again % self.group, count - first)
+        target = self._at(target, (again + -again % self.group) * self.width)
+        return self._words(self._at(source, done * step), target, lanes, count - first - done, total)
+
+    def _words(self, source: LlvmValue, target: LlvmValue, lanes: int, count: int, total: LlvmValue) -> LlvmValue:
+        """Words of so many elements along the innermost sum."""
+        ((_, step),) = self.packing.sums[-1]
         whole, rest = divmod(count, self.group)
         if whole:
             with self.f.loop(whole, [source, target, total], hint="word") as loop:
@@ -182,20 +218,23 @@ class PackingText:
             total = self._word(source, self._at(target, whole * self.group * self.width), lanes, rest, total)
         return total
 
-    def _word(self, source: LlvmValue, target: LlvmValue, lanes: int, count: int, total: LlvmValue) -> LlvmValue:
-        """The words of all lanes at one place of the sum, of which ``count`` elements exist; the total of them."""
+    def _word(
+        self, source: LlvmValue, target: LlvmValue, lanes: int, count: int, total: LlvmValue, zeros: int = 0
+    ) -> LlvmValue:
+        """The words of all lanes at one place of the sum, of which ``count`` elements exist behind so many zeros; the
+        total of them."""
         dot, rows = self.packing.dot, self.packing.columns[0][1] == 1
-        value = self._rows(source, lanes, count) if rows else self._gather(source, lanes, count)
+        value = self._rows(source, lanes, count, zeros) if rows else self._gather(source, lanes, count, zeros)
         self.f.store(value, target, self.packing.size)
         if dot is None or not dot.correction:
             return total
         return dot.product(self.f, in_all_lanes("-128", value.type), value, total)
 
-    def _rows(self, source: LlvmValue, lanes: int, count: int) -> LlvmValue:
+    def _rows(self, source: LlvmValue, lanes: int, count: int, zeros: int) -> LlvmValue:
         """Rows of neighbouring columns, interleaved."""
-        ((_, step),) = self.packing.sums[-1]
-        rows = [self._row(self._at(source, at * step), lanes) for at in range(count)]
-        rows += [zero(rows[0].type)] * (self.group - count)
+        ((_, step),), none = self.packing.sums[-1], zero(vector(self.element, self.width))
+        rows = [none] * zeros + [self._row(self._at(source, at * step), lanes) for at in range(count)]
+        rows += [none] * (self.group - zeros - count)
         while len(rows) > 1:
             half = len(rows) // 2
             rows = [self.f.interleaved(pair) for pair in zip(rows[:half], rows[half:], strict=True)]
@@ -210,7 +249,7 @@ class PackingText:
             value = self.f.insert(value, self.f.load(type_.one, self._at(source, lane)), lane)
         return value
 
-    def _gather(self, source: LlvmValue, lanes: int, count: int) -> LlvmValue:
+    def _gather(self, source: LlvmValue, lanes: int, count: int, zeros: int) -> LlvmValue:
         """Elements one by one, or whole words where neighbours along the sum are neighbours in memory."""
         ((_, step),), ((_, apart),) = self.packing.sums[-1], self.packing.columns
         size, words = SIZE[self.packing.source], vector(self.element, self.group * self.width)
@@ -224,5 +263,5 @@ class PackingText:
         for lane in range(lanes):
             for at in range(count):
                 one = self.f.load(words.one, self._at(source, lane * apart + at * step))
-                value = self.f.insert(value, one, lane * self.group + at)
+                value = self.f.insert(value, one, lane * self.group + zeros + at)
         return value
