@@ -142,9 +142,9 @@ def _target(body: Sequence[Statement], total: Reduce, inner: frozenset[Index]) -
 
 def _updated(body: Sequence[Statement], total: Reduce, inner: frozenset[Index]) -> Store | None:
     """A store to a buffer that is read at the same element alone: there sums are never taken in parts."""
-    if not total.dtype.is_float:
-        return None
-    stores = [s for s in body if isinstance(s, Store) and s.buffer.dtype == total.dtype]
+    stores = [s for s in body if isinstance(s, Store)]
+    if total.dtype.is_float:
+        stores = [s for s in stores if s.buffer.dtype == total.dtype]
     stores = [s for s in stores if _moves(address(s.index, s.buffer.strides), total, inner)]
     return next(iter(stores), None)
 
