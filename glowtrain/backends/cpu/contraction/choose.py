@@ -240,21 +240,7 @@ def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
 def _packable(problem: Problem, vec: int, machine: Machine) -> bool:
     """Whether B may be copied: the vector loop moves it alone, and all of its elements exist."""
     moves = problem.loops[vec].a == 0 and problem.loops[vec].b != 0 and not problem.holds_integers
-    return moves and machine.width > 1 and not _dropped(problem, "b")
-
-
-def _dropped(problem: Problem, operand: str) -> bool:
-    """Whether an operand has elements that no product uses, because some clip drops all of them: they may not exist."""
-    for clip, bound in enumerate(problem.bounds):
-        own, rest = (
-            [loop.clips[clip] * (loop.extent - 1) for loop in problem.loops if bool(getattr(loop, operand)) is moves]
-            for moves in (True, False)
-        )
-        low = bound.offset + sum(min(0, span) for span in own) + sum(max(0, span) for span in rest)
-        high = bound.offset + sum(max(0, span) for span in own) + sum(min(0, span) for span in rest)
-        if low < 0 or high >= bound.extent:
-            return True
-    return False
+    return moves and machine.width > 1 and not problem.drops("b")
 
 
 def _shares(extent: int, limit: int) -> list[int]:
@@ -311,7 +297,7 @@ def _refined(x: Candidate, kinds: Sequence[str], enough: bool) -> Iterator[Candi
         yield x
         return
     far = {operand: x.stride(operand, inner_reduction(x, operand)) * x.problem.size >= rates.LINE for operand in "ab"}
-    a_too = far["a"] and not x.stride("a", x.vec) and not _dropped(x.problem, "a")
+    a_too = far["a"] and not x.stride("a", x.vec) and not x.problem.drops("a")
     b_too = x.pack_b or (far["b"] and _packable(x.problem, x.vec, x.machine))
     for pack_a in (False, True) if a_too else (False,):
         for pack_b in {x.pack_b, b_too}:

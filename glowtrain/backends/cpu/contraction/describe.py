@@ -332,6 +332,16 @@ class Problem:
     def _strides(self) -> dict[str, tuple[int, ...]]:
         return {operand: tuple(abs(getattr(loop, operand)) for loop in self.loops) for operand in "cab"}
 
+    def drops(self, operand: str) -> bool:
+        """Whether some clip drops all products of an element of ``a`` or ``b``: it may not exist."""
+        for clip, bound in enumerate(self.bounds):
+            spans = [(loop.clips[clip] * (loop.extent - 1), bool(getattr(loop, operand))) for loop in self.loops]
+            low = bound.offset + sum(min(0, span) if moves else max(0, span) for span, moves in spans)
+            high = bound.offset + sum(max(0, span) if moves else min(0, span) for span, moves in spans)
+            if low < 0 or high >= bound.extent:
+                return True
+        return False
+
     def clips_on(self, loop: int) -> list[int]:
         """The clips that this loop moves."""
         return [k for k, factor in enumerate(self.loops[loop].clips) if factor]
