@@ -95,14 +95,14 @@ class Options:
     """Everything besides the graph and the backend that may change what is compiled; part of every cache key.
 
     ``fixed_point``: sums of quantized products are rescaled by integers alone. ``prefix`` begins every symbol that
-    compiled code exports. ``profile``: compiled code notes the times of its calls. ``linkable``: compiled
-    code is one object, which a linker takes; a backend may make several at the same time otherwise.
-    ``row_major_variables``: variables lie row-major, for memory that belongs to somebody else; ``variable_layouts``:
-    some lie as said here, by name: the order of their axes in memory. ``memory``: how much may be needed, and what
-    time is paid for less. ``check``: the verifier of each stage runs on
-    what it made; ``explain`` is told, with the stage's name, what passes leave as it is and why (both change nothing
-    that is compiled). Raises :class:`InputError` for a prefix that is not the beginning of
-    a C identifier, and for facts that are no :class:`Facts`.
+    compiled code exports. ``profile``: compiled code notes the times of its calls. ``linkable``: compiled code is one
+    object, which a linker takes; a backend may make several at the same time otherwise. ``row_major_variables``:
+    variables lie row-major, for memory that belongs to somebody else; ``variable_layouts``: some lie as said here, by
+    name: the order of their axes in memory. ``pack_variables``: a backend may read variables that nothing updates from
+    copies in another form, which take as much memory again. ``memory``: how much may be needed, and what time is paid
+    for less. ``check``: the verifier of each stage runs on what it made; ``explain`` is told, with the stage's name,
+    what passes leave as it is and why (both change nothing that is compiled). Raises :class:`InputError` for a prefix
+    that is not the beginning of a C identifier, and for facts that are no :class:`Facts`.
     """
 
     facts: Facts = Facts()
@@ -112,6 +112,7 @@ class Options:
     linkable: bool = False
     row_major_variables: bool = False
     variable_layouts: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    pack_variables: bool = False
     memory: Budget = UNSAID
     check: bool = False
     explain: Callable[[str, str, str], None] | None = None

@@ -198,7 +198,8 @@ class View:
 @dataclass(frozen=True)
 class OwnMemory:
     """The bytes that an executable has in memory beside its code: for each instance an ``arena`` of activations, the
-    ``workspace`` of all its ``threads`` together, and the ``outputs``; ``constants`` once for all instances."""
+    ``workspace`` of all its ``threads`` together, and the ``outputs``; ``constants``, and copies of variables in
+    another form, once for all instances."""
 
     arena: int
     workspace: int

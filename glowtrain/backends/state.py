@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Condition, get_ident
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -107,6 +108,15 @@ class ReadWriteLock:
                 self._changed.notify_all()
 
 
+class VariableForm(Protocol):
+    """A form of a variable beside the order of its axes: what code reads instead of the variable itself."""
+
+    def apply(self, flat: Array) -> Array:
+        """The bytes, from the elements in the order of memory."""
+
+    def __hash__(self) -> int: ...
+
+
 class State:
     """The values of variables, by name. Reads and writes copy; the storage itself is shared by instances.
 
@@ -122,6 +132,11 @@ class State:
         self._storage = {name: aligned(elements_of(array)) for name, array in variables.items()}
         self._layouts = {name: tuple(range(array.ndim)) for name, array in self._storage.items()}
         self._borrowed: set[str] = set()
+        self._packed: WeakValueDictionary[tuple[str, tuple[int, ...], VariableForm], Array] = WeakValueDictionary()
+        """Copies of variables in another form, as long as somebody has them."""
+        self._stale: set[tuple[str, tuple[int, ...], VariableForm]] = set()
+        """Those of them that are of values before."""
+        self._packing = ReadWriteLock()
 
     def __reduce__(self) -> tuple[type[State], tuple[dict[str, Array]]]:
         """The values; memory and layouts are made anew."""
@@ -155,6 +170,29 @@ class State:
                 types = f"{view.dtype}{list(view.shape)}, not {array.dtype}{list(array.shape)}"
                 raise InputError(f"variable {name} is {types}")
             view[...] = array
+            self.changed((name,))
+
+    def changed(self, names: Collection[str]) -> None:
+        """Say that variables get other values; who says it holds the lock for writing until they have them."""
+        stale = {key for key in self._packed if key[0] in names}
+        if stale:
+            self._stale |= stale
+            self.moves += 1
+
+    def packed(self, name: str, layout: tuple[int, ...], form: VariableForm) -> Array:
+        """A copy of a variable, its axes in the order of ``layout``, in another form: the same for all who ask, while
+        one of them has it. It holds the values of the last time that :attr:`moves` changed."""
+        key = name, layout, form
+        with self._packing.writing():
+            copy = self._packed.get(key)
+            if copy is None or key in self._stale:
+                logical = np.transpose(self._storage[name], np.argsort(self._layouts[name]))
+                made = form.apply(np.ascontiguousarray(np.transpose(logical, layout)).reshape(-1))
+                copy = zeros(made.shape, made.dtype) if copy is None else copy
+                copy[...] = made
+                self._packed[key] = copy
+                self._stale.discard(key)
+            return copy
 
     def add(self, name: str, initial: Array | LazyArray) -> None:
         """Take in a variable, unless it is there already. Raises :class:`InputError` if that one has another shape or
@@ -180,6 +218,7 @@ class State:
             self._layouts[name] = tuple(range(array.ndim))
             self._borrowed.add(name)
             self.moves += 1
+            self.changed((name,))
 
     def fits(self, layouts: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether variables lie in memory as ``layouts`` says (by name)."""

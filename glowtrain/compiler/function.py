@@ -56,13 +56,15 @@ def compile(
     ``threads``, by default on as many as the backend has (cpu: the cores that this process may use), with the same
     results for any number. ``memory``: bytes for variables and the arena together (``"64MB"``), a share of what they
     need otherwise (``0.5``), ``"small"``, or ``"keep"``, as :func:`~glowtrain.memory.budget.budget_of` says; results
-    are the same to the bit.
+    are the same to the bit. Without ``state`` and ``memory`` the function may read weights from copies of its own, in a
+    form that suits the processor.
 
     Raises :class:`InputError` for what cannot be a number of threads or a budget of memory, :class:`BackendError` for
     more threads than the backend has, :class:`MemoryBudgetError` for a budget that cannot be kept.
     """
     resolved = backend_of(backend, threads)
-    options = Options(facts=resolved.facts, fixed_point=fixed_point, memory=budget_of(memory))
+    alone = state is None and memory is None
+    options = Options(facts=resolved.facts, fixed_point=fixed_point, memory=budget_of(memory), pack_variables=alone)
     return Function(model, resolved, state, options, specialisations)
 
 

@@ -14,10 +14,11 @@ from glowtrain.presentation.words import plural
 class MemoryUse:
     """Bytes that a function takes while one thread calls it; ``str()`` of it is a table.
 
-    ``parameters``: trainable variables, frozen ones included; ``optimizer``: what an optimizer keeps from step to step;
-    ``state``: other variables, such as running statistics. ``arena``: activations, gradients, and all else that is
-    made and read within a call; ``workspace``: of all ``threads`` together; ``constants`` and ``outputs`` are arrays of
-    the function's own. What a caller hands in, and the code itself, are not among them.
+    ``parameters``: trainable variables, frozen ones included; ``optimizer``: what an optimizer keeps from step to
+    step; ``state``: other variables, such as running statistics. ``arena``: activations, gradients, and all else that
+    is made and read within a call; ``workspace``: of all ``threads`` together; ``constants`` (copies of weights in
+    another form among them) and ``outputs`` are arrays of the function's own. What a caller hands in, and the code
+    itself, are not among them.
     """
 
     title: str

@@ -47,7 +47,7 @@ class Specialisation:
                 state.add(variable.name, variable.source)
             self._indexing = graph.index_uses
             """The inputs whose elements must be looked at before the rest goes to an instance as it is."""
-            self._changes, self._reads = bool(graph.updates), bool(graph.variables)
+            self._updated, self._reads = {variable.name for variable in graph.updates}, bool(graph.variables)
             self._moves = -1
             """The moves of the state's storage after which variables were known to lie as the executable wants."""
             self._idle: list[Instance] = [self.executable.bind(state)]
@@ -95,7 +95,7 @@ class Specialisation:
     def _called(self, call: Callable[[Instance], Outputs]) -> Outputs:
         """A call of an instance, alone or beside others."""
         try:
-            if self._changes:
+            if self._updated:
                 return self._alone(call)
             return self._beside_others(call) if self._reads else self._taking(call)
         except MemoryError:
@@ -115,6 +115,8 @@ class Specialisation:
         lock = self.state.lock
         lock.begin_writing()
         try:
+            if self._updated:
+                self.state.changed(self._updated)
             return self._taking(call)
         finally:
             lock.end_writing()

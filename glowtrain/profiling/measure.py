@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from glowtrain.backends.base import Backend, Instance, StepProfile
@@ -39,7 +39,7 @@ def profile(
     told("compiling")
     with enough_memory(graph):
         counted = _counted(graph, backend)
-        plain = executable_of(graph, backend, Options(facts=backend.facts)).bind(_state(graph))
+        plain = executable_of(graph, backend, _options(graph, backend)).bind(_state(graph))
         told("running")
         timing = timed(plain, counted.instance, random_inputs(graph) if inputs is None else inputs, runs)
     told("measuring the machine")
@@ -63,8 +63,13 @@ class _Counted:
         return found | ({FUNCTIONS} if any(work.functions for _, work in self.work) else set())
 
 
+def _options(graph: Graph, backend: Backend) -> Options:
+    """Those with which a model is compiled that has its variables to itself; a trainer shares them."""
+    return Options(facts=backend.facts, pack_variables=not graph.updates)
+
+
 def _counted(graph: Graph, backend: Backend) -> _Counted:
-    options = Options(facts=backend.facts, profile=True)
+    options = replace(_options(graph, backend), profile=True)
     passed = _Passed()
     for arrival in walk(graph, options, backend.stages(WALK)):
         passed.take(arrival.result)

@@ -16,6 +16,7 @@ import numpy as np
 
 from glowtrain.backends.base import Artifact, Types
 from glowtrain.backends.container import pack, unpack
+from glowtrain.backends.cpu.contraction.packing import Packing
 from glowtrain.backends.cpu.event_log import CountedCall
 from glowtrain.backends.cpu.table import FIRST_SLOT
 from glowtrain.backends.llvm.target import Target
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Slot:
-    """A tensor outside of the arena: an input, output or variable by name, or a constant by its number."""
+    """A tensor outside of the arena: an input, output or variable by name, or a constant by its number; or a copy of
+    the variable of this name, whose axes lie as ``layout`` says, in the form of ``packing``."""
 
-    kind: Literal["input", "output", "variable", "constant", "unused"]
+    kind: Literal["input", "output", "variable", "constant", "packed", "unused"]
     name: str
     type: TensorType
     layout: tuple[int, ...]
+    packing: Packing | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,10 @@ class NativeArtifact(Artifact):
         """The artifact of a planned program and its machine code."""
         plan = code.plan
         names = _names(plan)
-        slots = tuple(_slot(buffer, number, names) for number, buffer in enumerate(code.externals))
+        slots = tuple(
+            _packed_slot(buffer, *code.panels[buffer]) if buffer in code.panels else _slot(buffer, number, names)
+            for number, buffer in enumerate(code.externals)
+        )
         constants = {
             slot.name: aligned(np.transpose(buffer.known, buffer.layout))
             for slot, buffer in zip(slots, code.externals, strict=True)
@@ -108,7 +114,10 @@ class NativeArtifact(Artifact):
             "objects": len(self.objects),
             "arena": self.arena,
             "workspace": self.workspace,
-            "slots": [[slot.kind, slot.name, str(slot.type), slot.layout] for slot in self.slots],
+            "slots": [
+                [slot.kind, slot.name, str(slot.type), slot.layout, slot.packing and asdict(slot.packing)]
+                for slot in self.slots
+            ],
             "outputs": {name: str(type_) for name, type_ in self.outputs.items()},
             "calls": [[call.name, call.trips, call.ranges] for call in self.calls],
         }
@@ -128,7 +137,10 @@ class NativeArtifact(Artifact):
     def _from(cls, arrays: dict[str, Array], facts: dict[str, Any]) -> NativeArtifact:
         own = facts["target"]
         target = Target(**{**own, "families": frozenset(own["families"]), "soft": tuple(own["soft"])})
-        slots = tuple(Slot(kind, name, parse_type(text), tuple(layout)) for kind, name, text, layout in facts["slots"])
+        slots = tuple(
+            Slot(kind, name, parse_type(text), tuple(layout), Packing.of_floats(packing) if packing else None)
+            for kind, name, text, layout, packing in facts["slots"]
+        )
         outputs = {name: parse_type(text) for name, text in facts["outputs"].items()}
         constants = {slot.name: aligned(arrays[slot.name]) for slot in slots if slot.kind == "constant"}
         objects = tuple(arrays[f"object.{at}"].tobytes() for at in range(facts["objects"]))
@@ -149,6 +161,10 @@ def _names(plan: Plan) -> dict[Buffer, str]:
     program = plan.program
     pairs = (*program.inputs.items(), *program.outputs.items(), *program.variables.items())
     return {buffer: name for name, buffer in pairs}
+
+
+def _packed_slot(buffer: Buffer, variable: Buffer, packing: Packing) -> Slot:
+    return Slot("packed", variable.name, buffer.type, variable.layout, packing)
 
 
 def _slot(buffer: Buffer, number: int, names: dict[Buffer, str]) -> Slot:

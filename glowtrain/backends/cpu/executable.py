@@ -42,7 +42,8 @@ class NativeExecutable(Executable):
         artifact = self.artifact
         outputs = sum(type_.nbytes for type_ in artifact.outputs.values())
         constants = sum(array.nbytes for array in artifact.constants.values())
-        return OwnMemory(artifact.arena, artifact.workspace * self.threads, outputs, constants, self.threads)
+        copies = sum(slot.type.nbytes for slot in artifact.slots if slot.kind == "packed")
+        return OwnMemory(artifact.arena, artifact.workspace * self.threads, outputs, constants + copies, self.threads)
 
     def bind(self, state: State) -> NativeInstance:
         return NativeInstance(self, state)
@@ -70,6 +71,9 @@ class NativeInstance(Instance):
         """The scalars that the table points to."""
         self._outputs: dict[str, int] = {}
         self._variables: list[tuple[str, tuple[int, ...], int]] = []
+        self._copies: dict[int, Array] = {}
+        """The copies of variables in another form that the table points to, by slot."""
+        self._packed = [x for x in enumerate(artifact.slots, FIRST_SLOT) if x[1].kind == "packed"]
         self._place_slots(artifact)
         types = {slot.name: slot.type for slot in artifact.slots if slot.kind == "input"}
         slots = [*self._inputs, *self._scalars]
@@ -241,8 +245,13 @@ class NativeInstance(Instance):
         return StepProfile(calls, self.log.spans(), ended - began, ended)
 
     def _bind_variables(self) -> None:
-        """Point at the state's memory; it only moves when another executable wants another layout."""
+        """Point at the state's memory; it only moves when another executable wants another layout, or has changed
+        variables of which there are copies."""
         if self._bound != self.state.moves:
             for name, layout, slot in self._variables:
                 self.table[slot] = self.state.storage(name, layout).ctypes.data
+            for number, copied in self._packed:
+                assert copied.packing is not None
+                self._copies[number] = self.state.packed(copied.name, copied.layout, copied.packing)
+                self.table[number] = self._copies[number].ctypes.data
             self._bound = self.state.moves

@@ -7,7 +7,7 @@ finished sums (bias, activation, optimizer update, further results) becomes the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -150,16 +150,22 @@ def _updated(body: Sequence[Statement], total: Reduce, inner: frozenset[Index]) 
 
 
 def contraction_text(
-    kernel: Kernel, product: ContractionProduct, name: str, target: Target, outer: Sequence[Index]
+    kernel: Kernel,
+    product: ContractionProduct,
+    name: str,
+    target: Target,
+    outer: Sequence[Index],
+    lasting: Collection[Buffer] = (),
 ) -> Generated:
-    """The generated function ``name(c, a, b, further operands, workspace, outer indices, begin, end)``."""
-    contraction = contraction_of(product)
+    """The generated function ``name(c, a, b, further operands, workspace, outer indices, begin, end)``. Operands that
+    are constants, or of the ``lasting`` ones, may be wanted packed."""
+    contraction = contraction_of(product, lasting)
     epilogue = None if product.plain else FusedEpilogue(kernel, product, target, outer)
     return generate(contraction, name, target, epilogue, "internal")
 
 
-def contraction_of(product: ContractionProduct) -> Contraction:
-    """The loops of a contraction, without its epilogue."""
+def contraction_of(product: ContractionProduct, lasting: Collection[Buffer] = ()) -> Contraction:
+    """The loops of a contraction, without its epilogue; ``lasting`` are variables of floats that nothing updates."""
     inner = product.indices
     c, a, b = (_access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b))
     names, extents = tuple(index.name for index in inner), tuple(index.extent for index in inner)
@@ -168,9 +174,9 @@ def contraction_of(product: ContractionProduct) -> Contraction:
     if not product.total.dtype.is_float:
         operands = _operand(product.a, inner), _operand(product.b, inner)
         return replace(contraction, operands=operands, result=_stored(product.target.buffer.dtype.name))
-    if {product.a.dtype, product.b.dtype} != {product.total.dtype}:
-        return replace(contraction, operands=(_operand(product.a, inner), _operand(product.b, inner)))
-    return contraction
+    operands = _operand(product.a, inner, lasting), _operand(product.b, inner, lasting)
+    plain = {product.a.dtype, product.b.dtype} == {product.total.dtype} and not any(x.constant for x in operands)
+    return contraction if plain else replace(contraction, operands=operands)
 
 
 def outer_offset(access: Store | Load, inner: Sequence[Index]) -> Affine:
@@ -188,9 +194,9 @@ def _stored(dtype: str) -> str:
     return dtype if MEMORY[dtype] == REGISTER[dtype] else f"u{8 * SIZE[dtype]}"
 
 
-def _operand(load: Load, inner: Sequence[Index]) -> Operand:
-    """What generating code for integers must know of an operand beside its addresses."""
-    fixed = load.buffer.kind == "constant" and not outer_offset(load, inner).terms
+def _operand(load: Load, inner: Sequence[Index], lasting: Collection[Buffer] = ()) -> Operand:
+    """What generating code must know of an operand beside its addresses."""
+    fixed = (load.buffer.kind == "constant" or load.buffer in lasting) and not outer_offset(load, inner).terms
     return Operand(load.dtype.name, _axes(load, inner), int(load.fill or 0), fixed, is_small(load.buffer))
 
 

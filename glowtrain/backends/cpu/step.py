@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
@@ -43,7 +43,7 @@ from glowtrain.program.analysis.kernel_key import Key, structure
 from glowtrain.program.memory.plan import ALIGNMENT, Plan
 from glowtrain.program.program import Call, Instruction, Kernel, Repeat
 from glowtrain.stages import DEFAULT, Options
-from glowtrain.types import TensorType, u8
+from glowtrain.types import TensorType, f32, f64, u8
 
 ENTRY = "step"
 """The function that runs everything; ``Options.prefix`` stands before it."""
@@ -86,6 +86,8 @@ class Code:
     """Functions that operators bring along: in the table after ``externals``."""
     counted: tuple[CountedCall, ...] = ()
     """What ``calls`` note their times as, if they do."""
+    panels: Mapping[Buffer, tuple[Buffer, Packing]] = field(default_factory=dict)
+    """Those of ``externals`` that are variables in another form: the variable, and the form."""
 
     def __str__(self) -> str:
         return module_text(self.text, self.target)
@@ -154,12 +156,12 @@ class _Kernels:
         self._units: dict[tuple[Key, tuple[tuple[bool, bool], ...]], tuple[_Unit, list[Buffer]]] = {}
         self._smalls: dict[Buffer, bool] = {}
 
-    def unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
-        """The code of a kernel's structure, over its own buffers."""
-        known = tuple((buffer.kind == "constant", self._small(buffer)) for buffer in kernel.operands)
+    def unit(self, kernel: Kernel, outer: list[Index], lasting: Collection[Buffer] = ()) -> _Unit:
+        """The code of a kernel's structure, over its own buffers, of which ``lasting`` ones may be packed."""
+        known = tuple((b.kind == "constant" or b in lasting, self._small(b)) for b in kernel.operands)
         key = structure(kernel, outer), known
         if key not in self._units:
-            self._units[key] = _unit(kernel, self.target, outer), kernel.operands
+            self._units[key] = _unit(kernel, self.target, outer, lasting), kernel.operands
         unit, operands = self._units[key]
         return unit.on(operands, kernel.operands)
 
@@ -199,6 +201,7 @@ class _Step:
         self.counted: list[CountedCall] = []
         self.kernels: dict[tuple[Kernel, tuple[Index, ...]], _Unit] = {}
         self.workspace = 0
+        self.lasting = _lasting(plan) if options.pack_variables else frozenset[Buffer]()
         self.packed: dict[tuple[Buffer, Packing], Buffer] = {}
         called = (leaf.native for leaf in plan.program.leaves)
         self.natives = list(dict.fromkeys(function for function in called if function is not None))
@@ -210,7 +213,7 @@ class _Step:
         arguments = [each for unit in self._all_units(self.plan.program.instructions, []) for each in unit.arguments]
         for each in arguments:
             if each.packing is not None and (each.buffer, each.packing) not in self.packed:
-                self.packed[each.buffer, each.packing] = packed_constant(each.buffer, each.packing)
+                self.packed[each.buffer, each.packing] = packed(each.buffer, each.packing)
         plain = {each.buffer for each in arguments if each.packing is None}
         plain.update(*(leaf.touched for leaf in self.plan.program.leaves if leaf.native is not None))
         unread = {buffer for buffer, _ in self.packed} - plain
@@ -228,7 +231,8 @@ class _Step:
         """What a module of this text, whose threads need so many bytes each, is for this program."""
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.functions.users.items()}
         own = self.plan, self.target, self.entry, text, tuple(self.externals), workspace
-        return Code(*own, functions, tuple(self.calls), tuple(self.natives), tuple(self.counted))
+        panels = {made: source for source, made in self.packed.items() if made.known is None}
+        return Code(*own, functions, tuple(self.calls), tuple(self.natives), tuple(self.counted), panels)
 
     def text(self) -> list[str]:
         """The functions of the step; the entry is the last."""
@@ -304,7 +308,7 @@ class _Step:
     def _unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
         """A kernel's code, written once for all kernels of one structure."""
         if (kernel, tuple(outer)) not in self.kernels:
-            self.kernels[kernel, tuple(outer)] = self.functions.unit(kernel, outer)
+            self.kernels[kernel, tuple(outer)] = self.functions.unit(kernel, outer, self.lasting)
         return self.kernels[kernel, tuple(outer)]
 
     def _add(self, call: Invocation, outer: list[Index], ranges: int) -> None:
@@ -376,19 +380,28 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def packed_constant(buffer: Buffer, packing: Packing) -> Buffer:
-    """A constant in another form, as bytes."""
-    assert buffer.known is not None
+def _lasting(plan: Plan) -> frozenset[Buffer]:
+    """Variables of floats that the program only reads."""
+    written = {buffer for leaf in plan.program.leaves for buffer in leaf.writes}
+    return frozenset(b for b in plan.program.variables.values() if b.dtype in (f32, f64)) - written
+
+
+def packed(buffer: Buffer, packing: Packing) -> Buffer:
+    """A constant in another form, as bytes; or a variable, of whose elements nothing is known."""
+    if buffer.known is None:
+        return Buffer(f"{buffer.name}.packed", TensorType(u8, (packing.nbytes,)), "variable")
     memory = np.ascontiguousarray(np.transpose(buffer.known, buffer.layout)).reshape(-1)
     data = packing.apply(memory)
     return Buffer(f"{buffer.name}.packed", TensorType(u8, data.shape), "constant", initial=data)
 
 
-def _unit(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
+def _unit(kernel: Kernel, target: Target, outer: list[Index], lasting: Collection[Buffer]) -> _Unit:
     """Write one kernel: by the contraction generator where it fits, as a general nest elsewhere."""
     try:
         product = recognise(kernel)
-        return _general(kernel, target, outer) if product is None else _contraction(kernel, product, target, outer)
+        if product is None:
+            return _general(kernel, target, outer)
+        return _contraction(kernel, product, target, outer, lasting)
     except CodegenError as error:
         raise CodegenError(f"kernel {kernel.name}: {error}") from error
 
@@ -405,8 +418,10 @@ def _general(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
     return _Unit(functions, [Argument(buffer) for buffer in operands], outer, work)
 
 
-def _contraction(kernel: Kernel, product: ContractionProduct, target: Target, outer: list[Index]) -> _Unit:
-    generated = contraction_text(kernel, product, _NAME, target, outer)
+def _contraction(
+    kernel: Kernel, product: ContractionProduct, target: Target, outer: list[Index], lasting: Collection[Buffer]
+) -> _Unit:
+    generated = contraction_text(kernel, product, _NAME, target, outer, lasting)
     inner = product.indices
     accesses: tuple[Store | Load, ...] = (product.target, product.a, product.b)
     arguments = [Argument(access.buffer, outer_offset(access, inner)) for access in accesses]

@@ -29,6 +29,7 @@ class ContractionBody:
         self.unroll = self._unroll()
         self.dot, self.of = tile.problem.dot, {x: lanes.of(REGISTER[getattr(tile.variant, x).dtype]) for x in "ab"}
         inner = tile.plan.reductions[max(0, len(self.rolled) - 1) :]
+        self.asks = tile.plan.asks
         self.apart = not self._live([(i, tile.trips(i)) for i in inner])
 
     def _rolled(self, cut: set[int]) -> tuple[int, ...]:
@@ -161,6 +162,8 @@ class ContractionBody:
             place = narrow.shift(base, offset)
             if guard is not None and (view.lane == 0 or self.lanes.width == 1):
                 place, guard = self._safe(place, guard), None
+            if operand == "b" and self.asks and offset * narrow.type.one.size % rates.LINE == 0:
+                self.f.prefetch(narrow.shift(place, rates.ASKED_AHEAD * self.lanes.width), write=False)
             value = narrow.load(place, view.lane, exists, guard)
             value = self.lanes.widened(value, signed=view.dtype in SIGNED)
             partial = dots and view.lane == 0 and count < self.lanes.width

@@ -18,6 +18,7 @@ from glowtrain.backends.cpu.contraction.cost import (
     compute,
     inner_reduction,
     kept_partials,
+    packed_ahead,
     packing,
     stream,
     total,
@@ -49,10 +50,10 @@ class OperandView:
 class Level:
     """One layer of the nest around the kernel, outermost first.
 
-    ``each``: every index of a loop; ``block``: a loop in blocks of ``size``; ``columns``: the vector loop in blocks of
-    ``size`` vectors; ``chunk``: a reduction in parts of ``size``, C holding the partial sums; ``pack_a``, ``pack_b``:
-    copy what the layers inside read of an operand; ``tile``: ``size`` points of a loop for each call of the kernel;
-    ``vectors``: ``size`` vectors of the vector loop.
+    ``each``: every index of a loop; ``block``: a loop in blocks of ``size``, its tiles or indices further in;
+    ``columns``: the vector loop in blocks of ``size`` vectors; ``chunk``: a reduction in parts of ``size``, C holding
+    the partial sums; ``pack_a``, ``pack_b``: copy what the layers inside read of an operand; ``tile``: ``size`` points
+    of a loop for each call of the kernel; ``vectors``: ``size`` vectors of the vector loop.
     """
 
     kind: str
@@ -85,6 +86,14 @@ class ContractionPlan:
     ahead: bool
     pages: int
     block: MatrixBlock | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether kernels ask for lines of B before they come to them: of floats that were packed ahead, which lie one
+        behind the other but are more than the first level holds."""
+        moves = (loop.extent for loop in self.problem.loops if loop.b)
+        large = prod(moves) * self.problem.bytes_of("b") > self.machine.l1 // 2
+        return self.ahead and large and not self.problem.widens("b")
 
     def describe(self) -> str:
         """One line: roles, register tile and layers."""
@@ -225,7 +234,8 @@ def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
             continue
         if (loop.b == 0 and loop.a != 0) or (problem.keep_lanes and len(loop.parts) > 1):
             continue
-        near = loop.a in (-1, 0, 1) and loop.b in (-1, 0, 1)
+        ahead = packed_ahead(problem, machine, i)
+        near = ahead or (loop.a in (-1, 0, 1) and loop.b in (-1, 0, 1))
         packs = not near and _packable(problem, i, machine)
         found = ranked.setdefault((not near and not packs) + (loop.c != 1), [])
         found.append((i, packs))
@@ -238,7 +248,10 @@ def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
 
 
 def _packable(problem: Problem, vec: int, machine: Machine) -> bool:
-    """Whether B may be copied: the vector loop moves it alone, and all of its elements exist."""
+    """Whether B may be copied: the vector loop moves it alone, and all of its elements exist. Floats that are packed
+    ahead need no copy."""
+    if packed_ahead(problem, machine, vec) and not problem.widens("b"):
+        return False
     moves = problem.loops[vec].a == 0 and problem.loops[vec].b != 0 and not problem.holds_integers
     return moves and machine.width > 1 and not problem.drops("b")
 

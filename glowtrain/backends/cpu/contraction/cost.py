@@ -37,10 +37,8 @@ class Candidate:
 
     @cached_property
     def ahead(self) -> bool:
-        """Whether B is packed when code is generated: bytes that are made floats, all of which exist."""
-        loop, problem = self.problem.loops[self.vec], self.problem
-        known = problem.widens("b") and problem.known("b") and not problem.bounds
-        return known and self.machine.width > 1 and not self.dots and not loop.a and loop.b != 0
+        """Whether B is packed when code is generated."""
+        return packed_ahead(self.problem, self.machine, self.vec)
 
     @cached_property
     def points(self) -> int:
@@ -96,6 +94,17 @@ class Candidate:
         strides = self.problem.strides(operand)
         moving = [(strides[i], extents[i]) for i in loops if strides[i]]
         return min(prod(e for _, e in moving), 1 + sum(s * (e - 1) for s, e in moving)) * self.problem.bytes_of(operand)
+
+
+def packed_ahead(problem: Problem, machine: Machine, vec: int) -> bool:
+    """Whether B is packed when code is generated: known floats, or bytes that are made floats, all of which exist,
+    where the vector loop moves B alone. Code that is to be small reads floats as they are: panels may have lanes too
+    many.
+    """
+    loop = problem.loops[vec]
+    if loop.a or not loop.b or loop.reduces or machine.width == 1 or not problem.known("b") or problem.drops("b"):
+        return False
+    return problem.widens("b") or not (problem.source.sums_integers or machine.compact)
 
 
 def vectors_of_partials(order: SumOrder, machine: Machine) -> int:
@@ -330,7 +339,9 @@ def stream(x: Candidate, operand: str, elements: float) -> Stream:
 
 def comes_from_memory(x: Candidate) -> bool:
     """Whether B's rows are pages apart, and all of it is more than the second level holds, however little of it a part
-    of the sum reads."""
+    of the sum reads. What is packed ahead is read one line after another."""
+    if x.ahead:
+        return False
     apart = x.stride("b", inner_reduction(x, "b")) * x.problem.bytes_of("b")
     every = range(len(x.problem.loops))
     return apart >= PAGE and x.footprint("b", every, x.problem.extents) > rates.ONE_IN_L2 * x.machine.l2

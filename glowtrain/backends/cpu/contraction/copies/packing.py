@@ -7,8 +7,10 @@ i32: what its sums begin with.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -106,18 +108,21 @@ class Packing:
     def nbytes(self) -> int:
         return prod(extent(parts) for parts in self.outer) * self.panels * self.panel * self.size
 
+    @classmethod
+    def of_floats(cls, facts: Mapping[str, Any]) -> Packing:
+        """That of floats, of its fields as lists have them. Raises :class:`TypeError` and :class:`ValueError` for
+        others."""
+        groups = {name: tuple(map(_parts, facts[name])) for name in ("outer", "sums")}
+        own = {**facts, **groups, "columns": _parts(facts["columns"])}
+        return cls(**own)
+
     def apply(self, flat: Array) -> Array:
         """The packed operand, as bytes, from the elements of the source in the order of memory."""
-        groups = (*self.outer, *self.sums, self.columns)
-        places = np.full((1,) * sum(map(len, groups)), self.offset)
-        for axis, (count, stride) in enumerate(part for parts in groups for part in parts):
-            shape = [1] * places.ndim
-            shape[axis] = count
-            places = places + (np.arange(count) * stride).reshape(shape)
+        elements = self._elements(flat)
         outer, sums = (prod(map(extent, parts)) for parts in (self.outer, self.sums[:-1]))
         whole = np.zeros((outer, sums, self.words * self.group, self.panels * self.width), flat.dtype)
         last, columns = extent(self.sums[-1]), extent(self.columns)
-        given, first, again = flat[places].reshape(outer, sums, last, columns), self.regular, self.zeros
+        given, first, again = elements.reshape(outer, sums, last, columns), self.regular, self.zeros
         whole[:, :, :first, :columns] = given[:, :, :first]
         whole[:, :, first + again : last + again, :columns] = given[:, :, first:]
         cut = whole.reshape(outer, sums, self.words, self.group, self.panels, self.width)
@@ -126,6 +131,20 @@ class Packing:
             return words.reshape(-1)
         start = whole.astype(np.int32).sum((1, 2), dtype=np.int32) * np.int32(self.correction)
         return np.concatenate([start.reshape(outer, self.panels, -1).view(np.uint8), words], axis=2).reshape(-1)
+
+    def _elements(self, flat: Array) -> Array:
+        """A view of the source with an axis for each part of a loop."""
+        moves = [part for parts in (*self.outer, *self.sums, self.columns) for part in parts]
+        spans = [stride * (count - 1) for count, stride in moves]
+        low, high = (self.offset + sum(far(0, span) for span in spans) for far in (min, max))
+        assert 0 <= low <= high < flat.size, "elements outside of the operand"
+        counts, steps = [count for count, _ in moves], [stride * flat.itemsize for _, stride in moves]
+        return np.lib.stride_tricks.as_strided(flat[self.offset :], counts, steps, writeable=False)
+
+
+def _parts(given: Sequence[Sequence[int]]) -> Parts:
+    """The parts of a loop, of lists."""
+    return tuple((int(count), int(stride)) for count, stride in given)
 
 
 def extent(parts: Parts) -> int:
