@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from glowtrain.backends.cpu.contraction import Contraction, Operand, generate
 from glowtrain.backends.cpu.contraction.packing import Packing
 from glowtrain.backends.llvm.target import Target
-from tests.cpu.test_contraction import SHAPES, WIDTHS, Buffers, contractions, execute, matmul
+from tests.cpu.test_contraction import SHAPES, WIDTHS, Buffers, Image, contractions, execute, matmul
 
 SIDES = {"left": (True, False), "right": (False, True), "both": (True, True)}
 
@@ -74,3 +74,19 @@ def test_elements_outside_of_the_operand_are_noticed() -> None:
     assert packing.apply(np.zeros(48, np.float32)).nbytes == packing.nbytes
     with pytest.raises(AssertionError, match="outside"):
         packing.apply(np.zeros(47, np.float32))
+
+
+SMALL_CACHES = replace(WIDTHS["512"], l1=8 << 10, l2=64 << 10)
+
+
+@pytest.mark.parametrize("image", [Image(1, 24, 20, 32, 96, 3), Image(2, 11, 9, 64, 80, 3, stride=2)])
+def test_weights_from_beyond_the_second_level_come_once_for_a_block_of_rows(image: Image) -> None:
+    """With the bits of what goes row by row; each block of rows and group of columns is a task."""
+    contraction = known(image.contraction())
+    blocked, whole = (generate(contraction, "f", target) for target in (SMALL_CACHES, WIDTHS["512"]))
+    assert "block y/" in blocked.plan
+    assert "block" not in whole.plan
+    assert blocked.work.tasks > 1
+    buffers = Buffers(contraction)
+    found = [execute(contraction, target, buffers) for target in (SMALL_CACHES, WIDTHS["512"])]
+    np.testing.assert_array_equal(*(each.view(np.uint8) for each in found))

@@ -386,7 +386,9 @@ def _levels(x: Candidate) -> Iterator[Level]:
     yield from (Level("chunk", i, size) for i, size in x.chunks)
     rows = [i for i in free if not loops[i].b]
     inside, block = _inside(x, rows), list(_row_block(x))
-    outside = [Level("each", i) for i in rows if i not in inside] + block
+    band = list(_band(x, rows, inside))
+    inside = [*(level.loop for level in band), *inside]
+    outside = [Level("each", i) for i in rows if i not in inside] + band + block
     packs = x.pack_b and not x.problem.dot
     if packs and outside:
         yield from _column_blocks(x)
@@ -419,6 +421,23 @@ def _inside(x: Candidate, rows: Sequence[int]) -> list[int]:
             break
         inside.append(row)
     return inside
+
+
+def _band(x: Candidate, rows: Sequence[int], inside: Sequence[int]) -> Iterator[Level]:
+    """Blocks of the innermost row loop that does not run inside the vector loop: B, where it is more than the second
+    level holds, comes once for each of them instead of for each row.
+    """
+    read = [*x.problem.reductions, *(loop for loop, _ in x.tile), *inside]
+    columns = [i for i in x.problem.outputs if x.stride("b", i)]
+    outer = [row for row in rows if row not in inside]
+    near = x.footprint("b", [*columns, *x.problem.reductions]) <= rates.ONE_IN_L2 * x.machine.l2
+    if not outer or near or x.dots or x.problem.loops[x.vec].extent <= x.vectors * x.machine.width:
+        return
+    row = outer[-1]
+    sizes = _shares(x.extents[row], x.extents[row] - 1)
+    fit = [size for size in sizes if x.footprint("a", [*read, row], {row: size}) <= x.machine.l2 // 2]
+    if fit and fit[-1] > 1:
+        yield Level("block", row, fit[-1])
 
 
 def _column_blocks(x: Candidate) -> Iterator[Level]:

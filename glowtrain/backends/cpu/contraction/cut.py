@@ -43,17 +43,26 @@ def cut(plan: ContractionPlan, copied: float = 0.0) -> Cut:
 
 
 def _depths(plan: ContractionPlan) -> list[int]:
-    """Outermost first: levels of independent trips until there are tasks enough; of a blocked loop always its tiles."""
+    """Outermost first: levels of independent trips until there are tasks enough; of a tiled loop in blocks always its
+    tiles. Blocks of single rows have as many tasks each, whatever their size, so their rows are none."""
     found, tasks = list[int](), 1
     for depth, level in enumerate(plan.levels):
         if tasks >= (ENOUGH if level.kind in _PACKS else WANTED):
             break
-        if level.kind == "block":
+        if level.kind == "block" and level.loop in dict(plan.tile):
             return [*found, depth, _tile_of(plan, level.loop)]
+        if _in_block(plan, depth):
+            continue
         if level.kind not in (*_PACKS, "chunk") and _trips(plan, level) > 1 and not _in_columns(plan, depth):
             found.append(depth)
             tasks *= _trips(plan, level)
     return found
+
+
+def _in_block(plan: ContractionPlan, depth: int) -> bool:
+    """Whether a level goes through a block of its loop."""
+    level = plan.levels[depth]
+    return any((outer.kind, outer.loop) == ("block", level.loop) for outer in plan.levels[:depth])
 
 
 def _in_columns(plan: ContractionPlan, depth: int) -> bool:
@@ -81,7 +90,7 @@ def _tasks(plan: ContractionPlan, depth: int, inside: int) -> int:
     blocks = [other for other in plan.levels[:depth] if (other.kind, other.loop) == ("block", level.loop)]
     if level.kind == "tile" and blocks:
         return len(balanced(blocks[0].size, level.size))
-    if level.kind != "block":
+    if level.kind != "block" or level.loop not in dict(plan.tile):
         return inside * _trips(plan, level)
     full, rest = divmod(plan.problem.loops[level.loop].extent, level.size)
     return full * inside + (len(balanced(rest, plan.levels[_tile_of(plan, level.loop)].size)) if rest else 0)
