@@ -11,7 +11,7 @@ from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.loops import Buffer, Expr, For, Index, Load, Reduce, Store, call, indices_of, reduce
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.parse import parse
-from glowtrain.program.passes.long_sums import COLUMNS, CONTRACTION, ROWS, WORK, SplitSums, split
+from glowtrain.program.passes.long_sums import COLUMNS, CONTRACTION, LONG_CONTRACTION, ROWS, WORK, SplitSums, split
 from glowtrain.program.program import Kernel, Program
 from glowtrain.program.text import to_text
 from glowtrain.program.verify import verify
@@ -53,8 +53,18 @@ UNTOUCHED = {
     "many columns": ("c<20000 of f32[20000]", "y[c] = sum(n<128: x[n, c])", {"x": "f32[128,20000]"}),
     "a matrix product with many tiles": (
         "a<64, b<64 of f32[64,64]",
+        "y[a, b] = sum(n<4095: x[n, a] * z[n, b])",
+        {"x": "f32[4095,64]", "z": "f32[4095,64]"},
+    ),
+    "a long matrix product with very many tiles": (
+        "a<192, b<192 of f32[192,192]",
+        "y[a, b] = sum(n<8192: x[n, a] * z[n, b])",
+        {"x": "f32[8192,192]", "z": "f32[8192,192]"},
+    ),
+    "parts that were many beside an operand": (
+        "a<16, b<1024 of f32[16,1024]",
         "y[a, b] = sum(n<4096: x[n, a] * z[n, b])",
-        {"x": "f32[4096,64]", "z": "f32[4096,64]"},
+        {"x": "f32[4096,16]", "z": "f32[4096,1024]"},
     ),
     "short sums": ("c<1000 of f32[1000]", "y[c] = sum(n<100: x[n, c])", {"x": "f32[100,1000]"}),
     "no divisor": ("c<16 of f32[16]", "y[c] = sum(n<4099: x[n, c])", {"x": "f32[4099,16]"}),
@@ -75,6 +85,14 @@ def test_a_matrix_product_with_few_tiles_is_cut() -> None:
     assert "for i0<8, i1<32, i2<64: total.parts[i0, i1, i2] = sum(n<512: x[512*i0 + n, i1] * z[512*i0 + n, i2])" in (
         summed(text)
     )
+
+
+def test_the_gradient_of_weights_is_cut_by_images() -> None:
+    """It sums products over all images and pixels: a part has some images, and at least 2,048 products."""
+    sum_ = "y[a, b] = sum(n<32, h<192: x[n, h, a] * z[n, h, b])"
+    text = text_of("a<48, b<64 of f32[48,64]", sum_, x="f32[32,192,48]", z="f32[32,192,64]")
+    assert "  for i0<2, i1<48, i2<64: total.parts[i0, i1, i2] = sum(n<16, h<192: x[16*i0 + n, h, i1] * " in summed(text)
+    assert "  for a<48, b<64: y[a, b] = sum(r0<2: total.parts[r0, a, b])" in summed(text)
 
 
 def product_text(rows: int, columns: int, type_: str = "f32", sum_: str = "sum(n<{}: x[n] * w[n, c])") -> str:
@@ -185,6 +203,6 @@ def test_programs_with_repeats_keep_their_meaning() -> None:
 
 
 def test_every_cut_makes_parts_worth_their_memory() -> None:
-    for cut in (ROWS, COLUMNS, CONTRACTION):
+    for cut in (ROWS, COLUMNS, CONTRACTION, LONG_CONTRACTION):
         assert cut.elements >= 64
         assert cut.parts >= 8

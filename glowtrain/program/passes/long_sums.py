@@ -45,12 +45,13 @@ class SumCut:
 
     ``results``: those of the nest at most; with more of them there are tasks enough. ``parts`` of each at most: enough
     for threads to finish at about the same time. ``elements`` of a part at least, so that parts are few beside what is
-    summed.
+    summed. All parts together have at most ``beside`` of the elements of the smallest operand.
     """
 
     results: int
     parts: int
     elements: int
+    beside: float = math.inf
 
 
 ROWS = SumCut(results=32, parts=32, elements=64)
@@ -60,6 +61,9 @@ COLUMNS = SumCut(results=1 << 14, parts=32, elements=64)
 CONTRACTION = SumCut(results=1 << 11, parts=8, elements=512)
 """Products of two operands that lack indices of each other's, as those of a matrix product: a tile of results is a
 task, and each part has to bring operands into registers again."""
+LONG_CONTRACTION = SumCut(results=1 << 15, parts=8, elements=1 << 11, beside=0.25)
+"""Products of which each tile of results reads operands far longer than a cache, as the gradient of a convolution's
+weights reads all images: cut by tiles, threads would each bring all of them; cut by parts, their own ones."""
 LANES, TASKS, SHARED, FAR = 32, 128, 1 << 17, 1 << 19
 """Of the product of a vector and a matrix: results, neighbours in memory, that are some vectors, and that are tasks
 enough without parts; products from which on threads share them, and from which on the matrix comes from memory, faster
@@ -120,14 +124,21 @@ def _axis(sum_: Reduce, outer: Sequence[Index], around: Sequence[Index]) -> tupl
     results, elements = (math.prod(index.extent for index in box) for box in (outer, sum_.indices))
     if sum_.partials or results * elements < WORK or not _closed(sum_, (*outer, *around)):
         return None
-    cut = _cut(sum_, outer)
+    kind = _cut(sum_, outer)
+    cut = LONG_CONTRACTION if kind is CONTRACTION and results > kind.results else kind
     if results > cut.results:
         return None
+    most = min(cut.parts, elements // cut.elements, _beside(sum_) * cut.beside / results)
     for axis, index in enumerate(sum_.indices):
-        parts = _divisor(index.extent, min(cut.parts, elements // cut.elements))
+        parts = _divisor(index.extent, int(most))
         if parts > 1:
             return axis, parts
     return None
+
+
+def _beside(sum_: Reduce) -> int:
+    """Elements of the smallest operand of a sum."""
+    return min((load.buffer.type.size for load in walk(sum_.body) if isinstance(load, Load)), default=1)
 
 
 def _cut(sum_: Reduce, outer: Sequence[Index]) -> SumCut:
