@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from math import prod
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, Level, balanced
-from glowtrain.backends.cpu.contraction.rates import NEW_PAGE, NEXT_LINES
+from glowtrain.backends.cpu.contraction.rates import NEW_PAGE, NEXT_LINES, THIRD_LEVEL
 from glowtrain.backends.cpu.tasks import WANTED, Work
 
 ENOUGH = 8
-"""Tasks from which on no loop is cut that stands inside of packing."""
+"""Tasks from which on no loop is cut that stands inside of packing that is more than that part of the whole:"""
+AGAIN = 0.02
+"""so much of a contraction's cycles."""
 _PACKS = ("pack_a", "pack_b")
 _LANES = ("vectors", "columns")
 """Levels whose size is in vectors."""
@@ -47,7 +49,7 @@ def _depths(plan: ContractionPlan) -> list[int]:
     tiles. Blocks of single rows have as many tasks each, whatever their size, so their rows are none."""
     found, tasks = list[int](), 1
     for depth, level in enumerate(plan.levels):
-        if tasks >= (ENOUGH if level.kind in _PACKS else WANTED):
+        if tasks >= WANTED or (tasks >= ENOUGH and _packs_much(plan, level, tasks)):
             break
         if level.kind == "block" and level.loop in dict(plan.tile):
             return [*found, depth, _tile_of(plan, level.loop)]
@@ -63,6 +65,11 @@ def _in_block(plan: ContractionPlan, depth: int) -> bool:
     """Whether a level goes through a block of its loop."""
     level = plan.levels[depth]
     return any((outer.kind, outer.loop) == ("block", level.loop) for outer in plan.levels[:depth])
+
+
+def _packs_much(plan: ContractionPlan, level: Level, trips: int) -> bool:
+    """Whether one trip of what stands around a level packs much."""
+    return level.kind in _PACKS and plan.packing[level.kind[-1]] / trips > AGAIN * plan.cost
 
 
 def _in_columns(plan: ContractionPlan, depth: int) -> bool:
@@ -102,8 +109,15 @@ def _packed_again(plan: ContractionPlan, depths: list[int]) -> float:
     for at, level in enumerate(plan.levels):
         if level.kind in _PACKS and depths and at < depths[-1]:
             trips = prod(_trips(plan, plan.levels[depth]) for depth in depths if depth < at)
-            again += plan.packing[level.kind[-1]] / trips
+            operand = level.kind[-1]
+            again += max(plan.packing[operand], _bytes(plan, operand) / THIRD_LEVEL) / trips
     return again
+
+
+def _bytes(plan: ContractionPlan, operand: str) -> int:
+    """Those of an operand, which come from another core or from memory."""
+    moves = (loop.extent for loop in plan.problem.loops if getattr(loop, operand))
+    return prod(moves) * plan.problem.size
 
 
 def _together(plan: ContractionPlan, each: dict[int, int]) -> int:

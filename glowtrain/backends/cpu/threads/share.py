@@ -30,6 +30,8 @@ REPEATED = 10
 """What each chunk takes beside its tasks is at most the tenth part of it, where there are tasks enough."""
 SIZES = 8
 """Sizes of chunks that are compared, about."""
+LATE = 0.15
+"""The part of a chunk for which one thread waits for the other one in the end, as they are not equally fast."""
 HALVED = 4
 """What each chunk takes beside its tasks is at most the fourth part of a call that is shared out in two."""
 
@@ -46,7 +48,8 @@ def chunk_of(work: Work, grain: int) -> int:
         wanted = -(-work.tasks // 2)
     sizes = range(min(work.tasks, wanted + -(-wanted // 2)), wanted - wanted // 4 - 1, -1)
     near: set[int] = {*sizes[:: max(1, len(sizes) // SIZES)], *_multiples(work.together, min(work.tasks, 2 * wanted))}
-    return min(sorted(near, reverse=True), key=lambda each: _of_two(work, each))
+    halves = {-(-work.tasks // parts) for parts in (2, 4) if work.tasks >= parts * wanted}
+    return min(sorted(near | halves, reverse=True), key=lambda each: _of_two(work, each))
 
 
 def _multiples(together: int, most: int) -> range:
@@ -56,13 +59,14 @@ def _multiples(together: int, most: int) -> range:
 
 
 def _of_two(work: Work, each: int) -> float:
-    """Cycles that the busier of two threads takes, where chunks are of so many tasks; the last one may be smaller.
+    """Cycles until both of two threads are done, where chunks are of so many tasks; the last one may be smaller.
     Chunks that part what is used together need that of two such groups."""
     whole, rest = divmod(work.tasks, each)
     pairs, single = divmod(whole, 2)
     tasks = each * pairs + (each if single else rest)
     parted = each % work.together and work.together % each
-    return tasks * work.cycles + (pairs + bool(single or rest)) * work.shared * (2 if parted else 1)
+    shared = work.shared * (2 if parted else 1)
+    return tasks * work.cycles + (pairs + bool(single or rest)) * shared + LATE * (each * work.cycles + shared)
 
 
 @dataclass
