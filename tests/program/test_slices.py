@@ -13,7 +13,7 @@ from glowtrain.compiler.walk import planned
 from glowtrain.errors import MemoryBudgetError, ProgramError
 from glowtrain.graph import Value
 from glowtrain.loops import Const
-from glowtrain.memory.budget import Budget, budget_of
+from glowtrain.memory.budget import SMALLEST, Budget, budget_of
 from glowtrain.names import Names
 from glowtrain.profiling.memory import training_memory
 from glowtrain.profiling.memory.table import again_lines
@@ -26,7 +26,7 @@ from glowtrain.program.passes.rematerialisation.rematerialize import Remateriali
 from glowtrain.program.passes.rematerialisation.twice import made_twice
 from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.passes.slices import slicing
-from glowtrain.program.passes.slices.slicing import Slicing, slices_in
+from glowtrain.program.passes.slices.slicing import Grain, Slicing, slices_in
 from glowtrain.program.program import Kernel, Program
 from glowtrain.program.verify import verify
 from glowtrain.stages import PLAIN_RATES, Options
@@ -65,13 +65,14 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 def sliced(program: Program, least: int = 1) -> Program:
     """The program in slices."""
     names = Names(buffer.name for buffer in program.buffers)
-    found = Slicing(gt.Cpu().facts.sums, PLAIN_RATES, least, 0.25).run(program.instructions, names)
+    found = Slicing(gt.Cpu().facts.sums, PLAIN_RATES, least, Grain(0.25)).run(program.instructions, names)
     return replace(program, instructions=tuple(found.instructions))
 
 
 def feeds(program: Program) -> dict[str, Array]:
     random = np.random.default_rng(7)
-    return {name: random.standard_normal(b.shape).astype(np.float32) for name, b in program.inputs.items()}
+    drawn = {name: random.standard_normal(b.shape) for name, b in program.inputs.items()}
+    return {name: (16 * drawn[name]).astype(b.dtype.numpy) for name, b in program.inputs.items()}
 
 
 def results(program: Program) -> list[bytes]:
@@ -127,6 +128,46 @@ def test_slices_take_whole_cache_lines() -> None:
     assert {buffer.shape for buffer in cut.buffers if buffer.kind == "activation"} == {(64, 16)}
     assert len(repeat.children) == 3
     assert results(cut) == results(program)
+
+
+INVERTED = """
+program inverted
+  input  x: i8[24,24,8]
+  input  w: i8[48,8]
+  output y: i32[12,12,48]
+  activation wide: u8[24,24,48]
+kernel expand:
+  for i<24, j<24, c<48:
+    let s = sum(r<8: i32(x[i, j, r]) * i32(w[c, r]))
+    wide[i, j, c] = u8(select(s > 0, min(s, 255), 0))
+kernel depthwise:
+  for i<12, j<12, c<48: y[i, j, c] = sum(r<3, q<3: i32(wide[2*i + r - 1, 2*j + q - 1, c; fill 0]))
+"""
+WIDE = 24 * 24 * 48
+"""Bytes of all that lies between: of a point, less than a cache line."""
+
+
+@pytest.mark.parametrize(("limit", "trips"), [(WIDE, []), (WIDE - 1, [4]), (WIDE // 5, [24])])
+def test_slices_are_as_fine_as_a_limit_needs(monkeypatch: pytest.MonkeyPatch, limit: int, trips: list[int]) -> None:
+    """Where calls take their time, and kernels too little of it for threads."""
+    monkeypatch.undo()
+    program = parse(INVERTED)
+    found = Rematerialize(Budget(nbytes=limit), sums=gt.Cpu().facts.sums).run(program)
+    verify(found)
+    assert [repeat.trips for repeat in slices_in(found)] == trips
+    assert plan(found).arena <= limit
+    assert results(found) == results(program)
+
+
+def test_the_least_is_found_in_fine_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    program, sums = parse(INVERTED), gt.Cpu().facts.sums
+    small, least = (Rematerialize(budget, sums=sums).run(program) for budget in (budget_of("small"), SMALLEST))
+    assert plan(small).arena == WIDE
+    assert plan(least).arena == WIDE // 24
+    Rematerialize(Budget(nbytes=WIDE // 24), sums=sums).run(program)
+    with pytest.raises(MemoryBudgetError, match=f"the least that was found is {WIDE // 24:,}"):
+        Rematerialize(Budget(nbytes=WIDE // 24 - 1), sums=sums).run(program)
 
 
 LANES = """
@@ -269,6 +310,37 @@ def test_training_in_slices_has_the_bits_of_training_with_everything_kept(memory
     assert any(True for _ in slices_in(step_plan(memory)))
     assert not any(True for _ in slices_in(step_plan("keep")))
     assert trained(memory) == trained("keep") == trained(memory, threads=2)
+
+
+@gt.model(x=gt.f32["batch", 3, 24, 24])
+def bottleneck(x: Value) -> Value:
+    """An inverted residual, whose inner channels are independent until they are projected."""
+    x = gt.nn.relu(gt.nn.conv(x, 4, 3, stride=2, padding="same", name="stem"))
+    y = gt.nn.relu(gt.nn.conv(x, 24, 1, name="expand"))
+    y = gt.nn.relu(gt.nn.conv(y, 24, 3, padding="same", groups=24, name="depthwise"))
+    return gt.nn.linear(gt.nn.flatten(x + gt.nn.conv(y, 4, 1, name="project")), 5, name="scores")
+
+
+def test_a_frozen_bottleneck_runs_in_fine_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what it makes nothing is read backward."""
+    monkeypatch.undo()
+    random = np.random.default_rng(5)
+    batch = {"x": random.standard_normal((1, 3, 24, 24)).astype(np.float32), "labels": np.array([3])}
+
+    def after_a_step(memory: int | None) -> gt.Trainer:
+        backend = gt.Cpu(cache=False, threads=1)
+        trainer = gt.Trainer(
+            bottleneck.bind({"batch": 1}), "softmax_cross_entropy", gt.optim.SGD(0.1), ["scores.*"],
+            backend=backend, memory=memory,
+        )  # fmt: skip
+        trainer.step(batch)
+        return trainer
+
+    whole = after_a_step(None)
+    use = whole.memory()
+    fine = after_a_step(use.variables + int(0.7 * use.arena))
+    assert fine.memory().arena <= 0.7 * use.arena
+    assert fine.variables()["scores.weight"].tobytes() == whole.variables()["scores.weight"].tobytes()
 
 
 def test_less_is_enough_in_slices() -> None:

@@ -32,7 +32,7 @@ from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Hole
 from glowtrain.program.passes.rematerialisation.twice import made_twice
 from glowtrain.program.passes.reuse import reuse, reused
 from glowtrain.program.passes.schedule import live_bytes, peak_bytes
-from glowtrain.program.passes.slices.slicing import Slicing
+from glowtrain.program.passes.slices.slicing import CHEAP, Grain, Slicing
 from glowtrain.program.program import ALIGNMENT, Instruction, Program
 from glowtrain.stages import PLAIN_RATES, Explain, Rates
 
@@ -49,8 +49,10 @@ TWICE_PART = 0.6
 """The part of the time allowed that may go into that."""
 PROMISING = 0.9
 """The part of the peak that is alive at least where groups can be cut, so that slices are tried."""
-WORTH = 0.25
-"""Bytes that slices save at least for a nanosecond that they take, where memory is to be small."""
+SMALL = Grain(0.25)
+"""Slices where memory is to be small."""
+FINE = Grain(0.25, fine=True), Grain(0.01, fine=True)
+"""Slices that are tried, one grain after the other, where a limit cannot be kept without them."""
 LEAST_PART = 512
 """The peak over the bytes of the smallest buffer that is dropped: with many smaller ones little is gained."""
 
@@ -58,7 +60,8 @@ LEAST_PART = 512
 @dataclass(frozen=True)
 class Rematerialize:
     """The pass: what is dropped follows from the budget, and from rates at which time is estimated; activations will
-    lie at multiples of ``alignment`` bytes, and fused kernels stay within ``limits``."""
+    lie at multiples of ``alignment`` bytes, fused kernels stay within ``limits``, and slices have a ``grain``, or the
+    one that the budget allows."""
 
     budget: Budget = UNSAID
     rates: Rates = PLAIN_RATES
@@ -66,6 +69,7 @@ class Rematerialize:
     limits: Limits = LIMITS
     explain: Explain | None = None
     sums: Sums | None = None
+    grain: Grain | None = None
 
     def run(self, program: Program) -> Program:
         """The same program with less alive at the same time.
@@ -81,11 +85,14 @@ class Rematerialize:
 
         Choices that look good at one peak can be bad for those that follow, the more so the more there are. So what is
         found without asking is better now and then than what is found for more time: then it is taken. So is what is
-        found without slices.
+        found without slices, and what is found in fine ones where any time may be spent.
         """
         plain = replace(self, sums=None)
         found = [plain._spending(program, budget) for budget in dict.fromkeys((UNSAID, self.budget))]
         found += self._cut(program, found[-1][0])
+        if math.isinf(self.budget.slower):
+            begin = self._made_twice(program, math.inf)
+            found += [how._dropped(begin, math.inf) for how in self._finely()]
         result, dropping = min(found, key=lambda each: self._arena(each[0])) if len(found) > 1 else found[0]
         self._tell(dropping)
         return result
@@ -99,9 +106,13 @@ class Rematerialize:
         if begin is program and not self._promise(plain):
             return []
         longer = total(begin.instructions, self.rates) - total(program.instructions, self.rates)
-        dropping = _Dropping(begin, self, allowed - longer, NEAR if self.budget.modest else 0)
+        return [self._dropped(begin, allowed - longer)]
+
+    def _dropped(self, program: Program, allowed: float) -> tuple[Program, _Dropping]:
+        """The program with groups in slices, and as much dropped as the time allows."""
+        dropping = _Dropping(program, self, allowed, NEAR if self.budget.modest else 0)
         dropping.until(0)
-        return [(dropping.sliced(), dropping)]
+        return dropping.sliced(), dropping
 
     def _promise(self, program: Program) -> bool:
         """Whether groups can run in slices where most is alive in a program of which nothing more is dropped, or nearly
@@ -132,10 +143,8 @@ class Rematerialize:
 
     def slicing(self, peak: int, least: int) -> Slicing:
         """How groups of kernels are cut in a program of which so many bytes are alive at most."""
-        least = max(peak // SMALLEST_SLICED, least, 1)
-        if self.budget.modest and not self.budget.limited:
-            return Slicing(self.sums, self.rates, least)
-        return Slicing(self.sums, self.rates, least, WORTH)
+        allowed = CHEAP if self.budget.modest and not self.budget.limited else SMALL
+        return Slicing(self.sums, self.rates, max(peak // SMALLEST_SLICED, least, 1), self.grain or allowed)
 
     def _spending(self, program: Program, budget: Budget) -> tuple[Program, _Dropping]:
         allowed = budget.slower * total(program.instructions, self.rates)
@@ -181,6 +190,11 @@ class Rematerialize:
             twice = self._made_twice(program, math.inf)
             if twice is not program:
                 yield self, twice
+            yield from ((how, twice) for how in self._finely())
+
+    def _finely(self) -> Iterator[Rematerialize]:
+        """The same with finer and finer slices, if there can be any."""
+        yield from (replace(self, grain=grain) for grain in FINE if self.sums is not None)
 
     def _arena(self, program: Program) -> int:
         return plan(reused(program), self.alignment).arena

@@ -46,8 +46,19 @@ PACKING = 12
 """Products that are summed in the time in which an operand's element is packed."""
 HIGH = 0.25
 """The part of the largest peak that is alive where groups are cut at least."""
-CHEAP = 30.0
-"""Bytes that slices save at least for a nanosecond that they take."""
+
+
+@dataclass(frozen=True)
+class Grain:
+    """How small slices may be: they save more than ``worth`` bytes for each nanosecond that they take; ``fine``: also
+    such as leave a kernel little to do for threads, or take parts of cache lines."""
+
+    worth: float
+    fine: bool = False
+
+
+CHEAP = Grain(30.0)
+"""Slices that take next to no time."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +123,10 @@ class Alive:
 
 class Slicing:
     """Which groups run in slices: those for which ``sums`` says that no sum changes its order, with more than
-    ``least`` bytes between them, and which save more than ``worth`` bytes for each nanosecond that they take."""
+    ``least`` bytes between them, in slices of a ``grain``."""
 
-    def __init__(self, sums: Sums | None, rates: Rates, least: int, worth: float = CHEAP) -> None:
-        self.sums, self.rates, self.least, self.worth = sums, rates, least, worth
+    def __init__(self, sums: Sums | None, rates: Rates, least: int, grain: Grain = CHEAP) -> None:
+        self.sums, self.rates, self.least, self.grain = sums, rates, least, grain
         self._orders: dict[Kernel, Hashable] = {}
         self._times: dict[Instruction, float] = {}
         self._same: dict[tuple[Kernel, Index, int], bool] = {}
@@ -134,15 +145,13 @@ class Slicing:
         return _applied(instructions, sorted(chosen, key=lambda cut: cut.group.first), names)
 
     def _cut(self, instructions: Sequence[Instruction], group: SliceGroup, alive: Alive) -> SliceCut | None:
-        """A group in those slices that save most bytes for their time; each kernel has enough to do for one."""
+        """A group in those slices that save most bytes for their time."""
         before, whole = alive.most(group), alive.around(group)
         if before <= whole:
             return None
-        work = sum(self._estimate(instructions[at]) for at in group.members)
-        least = WORK * len(group.members) / max(work, 1.0) * group.extent
         again = sum(_packed(instructions[at], index, self.rates) for at, index in group.members.items())
         cuts = list[SliceCut]()
-        least = max(least, self._run(instructions, group))
+        least = 1 if self.grain.fine else max(self._busy(instructions, group), self._run(instructions, group))
         for trips in (n for n in trip_counts(group.extent) if least <= group.extent // n):
             size = group.extent // trips
             time = trips * len(group.members) * CALL + (trips - 1) * again
@@ -150,6 +159,11 @@ class Slicing:
         worth = [cut for cut in cuts if self._gain(cut) > 0]
         worth.sort(key=self._gain, reverse=True)
         return next((cut for cut in worth if self._keeps_sums(instructions, group, cut.size)), None)
+
+    def _busy(self, instructions: Sequence[Instruction], group: SliceGroup) -> float:
+        """Elements of a slice at least: each kernel has enough to do for one."""
+        work = sum(self._estimate(instructions[at]) for at in group.members)
+        return WORK * len(group.members) / max(work, 1.0) * group.extent
 
     def _run(self, instructions: Sequence[Instruction], group: SliceGroup) -> int:
         """Elements of a slice at least: whole cache lines of what lies side by side along the axis."""
@@ -159,7 +173,7 @@ class Slicing:
 
     def _gain(self, cut: SliceCut) -> float:
         """The bytes that are saved, less those that the time is worth."""
-        return cut.saves - self.worth * cut.time
+        return cut.saves - self.grain.worth * cut.time
 
     def _estimate(self, instruction: Instruction) -> float:
         if instruction not in self._times:
