@@ -16,6 +16,7 @@ from glowtrain.bundles.updates.fisher import fisher
 from glowtrain.bundles.updates.layers import layers_of
 from glowtrain.cli import app
 from glowtrain.errors import InputError, MemoryBudgetError
+from glowtrain.ops.elementwise.arithmetic import Floor
 from glowtrain.trainer.selection.shorten import patterns_for
 from glowtrain.types import Array
 
@@ -68,6 +69,53 @@ def test_more_memory_trains_more() -> None:
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1.0)
     assert 0 < shares[0] < 0.9
+
+
+@gt.model(x=gt.f32["batch", 3, 24, 24])
+def bottleneck(x: gt.Value) -> gt.Value:
+    """Where the trunk is frozen, most lies between its convolutions."""
+    x = gt.nn.relu(gt.nn.conv(x, 4, 3, stride=2, padding="same", name="stem"))
+    x = gt.nn.relu(gt.nn.conv(x, 24, 1, name="expand"))
+    x = gt.nn.relu(gt.nn.conv(x, 24, 3, stride=2, padding="same", groups=24, name="depthwise"))
+    return gt.nn.linear(gt.nn.flatten(x), 5, name="head")
+
+
+def test_weights_get_what_the_least_arena_leaves() -> None:
+    """Beside the arena of a step of which nothing is said there is room for the bias only."""
+    rng, limit = np.random.default_rng(3), 28_000
+    data = rng.standard_normal((64, 3, 24, 24)).astype(np.float32), rng.integers(0, 5, 64)
+    found = propose(bottleneck, data, limit, optimizer=SGD, dims={"batch": 1}, target="cortex-m7")
+    unsaid, within = (
+        gt.bundle_size(
+            bottleneck, loss="softmax_cross_entropy", optimizer=SGD, trainable=["head.*"], dims={"batch": 1},
+            target="cortex-m7", memory=memory,
+        )
+        for memory in (None, limit)
+    )  # fmt: skip
+    assert unsaid.variables + unsaid.arena > limit > unsaid.arena
+    assert found.trainable == ("head.*",)
+    assert found.bytes.fitted
+    assert found.bytes.arena == within.arena < unsaid.arena
+    assert found.bytes.total <= limit
+
+
+@gt.model(x=gt.f32["batch", 1, 8, 8])
+def rounded(x: gt.Value) -> gt.Value:
+    whole = Floor()(4.0 * gt.nn.linear(gt.nn.flatten(x), 16, name="trunk"))
+    return gt.nn.linear(whole, 10, name="head")
+
+
+@gt.model(x=gt.f32["batch", 1, 8, 8])
+def dead(x: gt.Value) -> gt.Value:
+    return gt.nn.relu(gt.nn.linear(gt.nn.flatten(x), 10, name="head") - 1e6)
+
+
+def test_what_has_no_gradient_is_not_proposed() -> None:
+    found = propose(rounded, examples(3), "100KB", optimizer=SGD, dims={"batch": 1})
+    assert found.trainable == ("head.*",)
+    assert found.share == pytest.approx(1.0)
+    with pytest.raises(InputError, match="dead: nothing to train has a gradient"):
+        propose(dead, examples(3), "100KB", optimizer=SGD, dims={"batch": 1})
 
 
 def test_choices_say_what_they_cost() -> None:

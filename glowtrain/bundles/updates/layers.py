@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from glowtrain.graph import Graph, Variable
 from glowtrain.names import module_of
+from glowtrain.types import Array
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,16 @@ def layers_of(graph: Graph) -> list[LayerParameters]:
                 members = found.setdefault(module_of(value.name) or value.name, [])
                 members += [] if value in members else [value]
     return [_layer(name, members) for name, members in reversed(found.items())]
+
+
+def learning(layers: Iterable[LayerParameters], squares: Mapping[str, Array]) -> list[LayerParameters]:
+    """The layers with those parameters that have any gradient: what lies before a rounded value would learn nothing."""
+
+    def left(variables: tuple[Variable, ...]) -> tuple[Variable, ...]:
+        return tuple(variable for variable in variables if squares[variable.name].any())
+
+    found = (LayerParameters(layer.name, left(layer.biases), left(layer.weights)) for layer in layers)
+    return [layer for layer in found if layer.biases or layer.weights]
 
 
 def _scales(graph: Graph) -> Iterator[Variable]:

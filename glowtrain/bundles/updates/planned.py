@@ -10,7 +10,7 @@ from glowtrain.compiler.walk import planned
 from glowtrain.errors import MemoryBudgetError
 from glowtrain.graph import Graph
 from glowtrain.losses import Loss
-from glowtrain.memory.budget import Budget
+from glowtrain.memory.budget import SMALLEST, Budget
 from glowtrain.optim import Optimizer
 from glowtrain.stages import Options
 from glowtrain.trainer.graphs import TrainerGraphs
@@ -42,7 +42,8 @@ class Planner:
     options: Options
     limit: int
     _known: dict[tuple[str, ...], StepBytes] = field(default_factory=dict)
-    _predicting: int | None = None
+    _least: dict[tuple[str, ...], StepBytes] = field(default_factory=dict)
+    _predicting: dict[Budget, int] = field(default_factory=dict)
 
     def bytes(self, trainable: Sequence[str]) -> StepBytes:
         """What a step takes that trains this: as it is planned where nothing is said of memory, and where that is more
@@ -52,20 +53,31 @@ class Planner:
             self._known[key] = self._planned(key)
         return self._known[key]
 
+    def least(self, trainable: Sequence[str]) -> StepBytes:
+        """What that step takes at least, whatever time it needs then."""
+        key = tuple(trainable)
+        if key not in self._least:
+            _, found = self._step(key, replace(self.options, memory=SMALLEST))
+            self._least[key] = replace(found, fitted=True)
+        return self._least[key]
+
     def fits(self, trainable: Sequence[str]) -> bool:
         """Whether that is within the limit."""
         return self.bytes(trainable).total <= self.limit
 
     def _planned(self, trainable: tuple[str, ...]) -> StepBytes:
+        fixed, found = self._step(trainable, self.options)
+        return found if found.total <= self.limit else self._fitted(found, fixed)
+
+    def _step(self, trainable: tuple[str, ...], options: Options) -> tuple[Mapping[str, Graph], StepBytes]:
+        """The graphs of a step that trains this, and what it takes."""
         graphs = TrainerGraphs(
             self.model, self.loss, self.optimizer, trainable, 0, unbiased=False, freeze_statistics=True
         )
         fixed = training_of(graphs, {}, {}, {}, None).fixed().graphs
         sizes = {variable.name: variable.type.nbytes for variable in fixed[STEP].variables}
         parameters = sum(size for name, size in sizes.items() if name in graphs.chosen)
-        kept = sum(sizes.values()) - parameters
-        found = StepBytes(parameters, kept, self._arena(fixed, self.options))
-        return found if found.total <= self.limit else self._fitted(found, fixed)
+        return fixed, StepBytes(parameters, sum(sizes.values()) - parameters, self._arena(fixed, options))
 
     def _fitted(self, found: StepBytes, fixed: Mapping[str, Graph]) -> StepBytes:
         if found.parameters + found.optimizer >= self.limit:
@@ -78,6 +90,12 @@ class Planner:
 
     def _arena(self, graphs: Mapping[str, Graph], options: Options) -> int:
         """That of the step, or of the prediction where it is larger: they use the same one."""
-        if self._predicting is None:
-            self._predicting = planned(graphs[PREDICT], self.options).arena
-        return max(planned(graphs[STEP], options).arena, self._predicting)
+        return max(planned(graphs[STEP], options).arena, self._prediction(graphs[PREDICT], options))
+
+    def _prediction(self, graph: Graph, options: Options) -> int:
+        """What is trained changes it only where a limit counts variables."""
+        if options.memory.limited:
+            return planned(graph, options).arena
+        if options.memory not in self._predicting:
+            self._predicting[options.memory] = planned(graph, options).arena
+        return self._predicting[options.memory]

@@ -2,7 +2,7 @@
 
 The last layers down to some depth have their biases trained: that needs signs of activations at most. Weights among
 them follow, those first whose squared gradients are the largest for the bytes that they take, whole or a part of their
-rows. That is done for several depths, and the choice with the largest sum of squared gradients is proposed. Every
+rows, as many as there is room for beside the smallest arena. That is done for several depths, and the choice with the largest sum of squared gradients is proposed. Every
 choice is planned, so its bytes are those that compiled code takes. Lin et al. 2022, On-Device Training Under 256KB
 Memory (arXiv:2206.15472), choose among the same (biases of the last layers, weights of some, fractions of these) by
 accuracies after trial runs.
@@ -23,7 +23,7 @@ from glowtrain.bundles.arguments import target_of
 from glowtrain.bundles.contents import bound_model
 from glowtrain.bundles.devices.fitting import most
 from glowtrain.bundles.updates.fisher import fisher
-from glowtrain.bundles.updates.layers import LayerParameters, layers_of
+from glowtrain.bundles.updates.layers import LayerParameters, layers_of, learning
 from glowtrain.bundles.updates.planned import Planner, StepBytes
 from glowtrain.data import batches, count_examples
 from glowtrain.errors import InputError, MemoryBudgetError
@@ -101,8 +101,9 @@ def propose(
     have ``budget`` bytes; what is not trained is constant, as in a bundle.
 
     The step is planned for ``target`` and the batch that ``dims`` or the model says. Gradients are taken here, of
-    batches drawn by ``seed``. Raises :class:`MemoryBudgetError` where not even the last layer's bias can be trained,
-    and :class:`InputError` for a model with nothing to train and a budget that is none.
+    batches drawn by ``seed``; what has none is not proposed. Raises :class:`MemoryBudgetError` where not even the last
+    layer's bias can be trained, and :class:`InputError` for a model with nothing to train, gradients that are all 0,
+    and a budget that is none.
     """
     limit, attached = parse_bytes(budget, "budget"), as_loss(loss)
     bound = bound_model(model, dims or {})
@@ -113,7 +114,10 @@ def propose(
     options = Options(facts=Cpu(target_of(target), cache=None).facts, fixed_point=fixed_point)
     planner = Planner(bound, attached, optimizer, options, limit)
     scores = _scores(model, examples, attached, optimizer, names, seed)
-    return _Search(layers, scores, planner).proposal()
+    learned = learning(layers, scores)
+    if not learned:
+        raise InputError(f"{model.name}: nothing to train has a gradient other than 0 on these examples")
+    return _Search(learned, scores, planner).proposal()
 
 
 def _scores(
@@ -184,7 +188,7 @@ class _Search:
     def _at(self, depth: int) -> tuple[Depth, list[str], list[_Candidate]]:
         """The best choice of weights beside the biases of some layers."""
         biases, weights = self._biases(depth), list[_Candidate]()
-        spare = self.planner.limit - (self.planner.bytes(biases).total if biases else 0)
+        spare = self.planner.limit - (self.planner.least(biases).total if biases else 0)
         for candidate in self._candidates(depth):
             known = [each.variable for each in weights]
             if candidate.variable not in known and candidate.nbytes <= spare:
