@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -268,11 +269,7 @@ class _Verifier:
                 low, high = self._range(call("ne", a, b))
                 if low == high == 1:
                     return True  # never the same slice, e.g. the two slots of a state
-            affine = self.facts.affine(a)
-            atoms = {atom for atom, _ in affine.terms if isinstance(atom, Index)}
-            mine = tuple(term for term in affine.terms if term[0] in own)
-            if affine == self.facts.affine(b) and affine.is_linear and atoms <= set(bound):
-                fixed |= atoms & set(own) if _injective(Affine(0, mine)) else set()
+            fixed |= _agreed(self.facts.affine(a), self.facts.affine(b), set(own), outer)
         return fixed >= set(own)
 
     # ---- expressions
@@ -376,9 +373,23 @@ def _unwritten(read: Iterable[Buffer], written: set[Buffer]) -> Iterator[str]:
             yield f"{describe(buffer)} is read before it is written"
 
 
-def _injective(offset: Affine) -> bool:
-    """Whether different index values give different offsets: each coefficient exceeds what the smaller ones reach."""
-    reach = 0
+def _agreed(a: Affine, b: Affine, own: AbstractSet[Index], outer: AbstractSet[Index]) -> AbstractSet[Index]:
+    """The ``own`` indices that are the same wherever two subscripts are, if all ``outer`` ones are: those of rows, which
+    are farther apart than what further indices reach within one."""
+    mine, other = (tuple(term for term in each.terms if term[0] in own) for each in (a, b))
+    if not mine or mine != other or not a.is_linear or not b.is_linear:
+        return set()
+    fixed, others = (Affine(each.constant, tuple(t for t in each.terms if t[0] in outer)) for each in (a, b))
+    between = fixed + others.scale(-1)
+    inner, inside = (Affine(0, tuple(t for t in each.terms if t[0] not in own | outer)) for each in (a, b))
+    (low, high), (least, most), (first, last) = (value.range() for value in (between, inner, inside))
+    reach = max(high + most - first, last - least - low, 0)
+    return {atom for atom, _ in mine if isinstance(atom, Index)} if _injective(Affine(0, mine), reach) else set()
+
+
+def _injective(offset: Affine, reach: int = 0) -> bool:
+    """Whether different index values give offsets that are farther apart than ``reach``: each coefficient exceeds what
+    the smaller ones reach."""
     for factor, extent in sorted((abs(c), atom.extent) for atom, c in offset.terms if isinstance(atom, Index)):
         if factor <= reach:
             return False
