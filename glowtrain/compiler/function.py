@@ -156,7 +156,7 @@ class Function:
         Raises :class:`InputError` where nothing has been compiled yet, and for inputs that do not fit;
         :class:`BackendError` for a backend that plans no memory.
         """
-        special = self._latest_special() if inputs is None else self.specialised(inputs)
+        special = self.latest() if inputs is None else self.specialised(inputs)
         graph = special.graph
         if inputs is not None and isinstance(self.model, Graph):
             check_inputs(graph, self._feeds(graph, inputs))
@@ -164,7 +164,8 @@ class Function:
         parameters = {variable.name for variable in graph.variables if variable.trainable}
         return memory_use(_called(graph), special.executable.memory).with_variables(sizes, parameters)
 
-    def _latest_special(self) -> Specialisation:
+    def latest(self) -> Specialisation:
+        """What was compiled for the latest call. Raises :class:`InputError` where nothing has been compiled yet."""
         with self._lock:
             if not self._kept:
                 raise InputError(

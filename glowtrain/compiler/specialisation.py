@@ -41,6 +41,7 @@ class Specialisation:
     def __init__(self, graph: Graph, backend: Backend, options: Options, state: State) -> None:
         with enough_memory(graph):
             self.graph = graph
+            self.options = options
             self.state = state
             self.executable = executable_of(graph, backend, options)
             for variable in graph.variables:

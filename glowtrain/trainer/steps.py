@@ -16,7 +16,7 @@ import numpy as np
 from glowtrain.backends.base import Backend, Batches
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
-from glowtrain.compiler import Function, compile
+from glowtrain.compiler import Function, Specialisation, compile
 from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, no_model
@@ -347,6 +347,14 @@ class Steps:
         ``micro_batches`` says.
         """
         return with_values(self.graphs.whole_step_of(self._bound()), self.variables())
+
+    @property
+    def compiled(self) -> Specialisation:
+        """The step as it was compiled last, in the parts that ``micro_batches`` and the budget led to.
+
+        Raises :class:`InputError` where nothing has been compiled yet.
+        """
+        return self._step.latest()
 
     @property
     def nbytes(self) -> int:

@@ -221,6 +221,26 @@ def test_a_trainer_s_step_is_that_of_its_budget_and_of_its_first_batch(tmp_path:
     assert "Alive at the peak" in (tmp_path / "memory.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("memory", "micro_batches"), [(None, 4), (0.6, "auto")])
+def test_a_trainer_s_step_is_shown_in_the_parts_of_its_batch(memory: float | None, micro_batches: int | str) -> None:
+    @gt.model(x=gt.f32["batch", 64])
+    def rows(x: gt.Value) -> gt.Value:
+        for number in range(3):
+            x = gt.nn.tanh(gt.nn.linear(x, 64, name=f"layer{number}"))
+        return gt.nn.linear(x, 3)
+
+    trainer = gt.Trainer(
+        rows, gt.losses.softmax_cross_entropy(), gt.optim.SGD(0.1), memory=memory,
+        micro_batches=micro_batches,  # type: ignore[arg-type]
+    )  # fmt: skip
+    with pytest.raises(InputError, match="has not been compiled yet"):
+        training_memory(trainer)
+    said = trainer.memory(256)
+    report = training_memory(trainer)
+    assert "parts" in str(report.plan.program)
+    assert replace(report.use, title="") == replace(said, title="")
+
+
 def test_only_planned_memory_can_be_shown() -> None:
     graph, _ = STEPS["mlp"]
     with pytest.raises(BackendError, match="backend interpreter has no planned memory; use backend cpu"):

@@ -126,11 +126,14 @@ def memory_report(
 
 
 def training_memory(trainer: Steps) -> MemoryReport:
-    """The memory of a trainer's step, as the first step's batch has bound it. Raises :class:`BackendError` for a
-    backend that plans no memory."""
-    step, backend = trainer.graph, backend_of(trainer.backend)
-    kept = optimizer_variables(step, trainer.graphs.trained(trainer.graphs.example))
-    return memory_report(step, backend, Options(facts=backend.facts, memory=trainer.budget), kept)
+    """The memory of a trainer's step, as it was compiled last.
+
+    Raises :class:`InputError` where nothing has been compiled yet, and :class:`BackendError` for a backend that plans
+    no memory.
+    """
+    step = trainer.compiled
+    kept = optimizer_variables(step.graph, trainer.graphs.trained(trainer.graphs.example))
+    return memory_report(step.graph, backend_of(trainer.backend), step.options, kept)
 
 
 def _report(use: MemoryUse, plan: Plan, simplified: Graph, ordered: Program, options: Options) -> MemoryReport:
