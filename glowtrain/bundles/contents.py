@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from glowtrain.bundles.c_names import is_taken
@@ -31,12 +31,14 @@ ROLES: tuple[Role, ...] = get_args(Role)
 @dataclass(frozen=True)
 class Contents:
     """Graphs by the names of functions, every dimension bound; ``roles`` of their variables by name, and ``hyper``: the
-    hyperparameters of a step and what they are at the start."""
+    hyperparameters of a step and what they are at the start. ``trained``: what makes steps, if there is one, and the
+    bound model."""
 
     name: str
     graphs: Mapping[str, Graph]
     roles: Mapping[str, Role]
     hyper: Mapping[str, float]
+    trained: tuple[TrainerGraphs, Graph] | None = None
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -53,7 +55,7 @@ class Contents:
         graphs = {name: _with_constants(graph, updated | {SEED}) for name, graph in self.graphs.items()}
         left = {variable.name for graph in graphs.values() for variable in graph.variables}
         roles = {name: role for name, role in self.roles.items() if name in left}
-        return Contents(self.name, graphs, roles, self.hyper)
+        return replace(self, graphs=graphs, roles=roles)
 
 
 def contents_of(
@@ -106,7 +108,8 @@ def training_of(
         raise BundleError(f"{model.name}: {empty[0].name} is {empty[0].type}, so that a step has nothing to train on")
     predict = _present(inference(model), values)
     roles = _roles(step, predict, graphs.parameters)
-    return Contents(bundle_name(name or model.name), {STEP: step, PREDICT: predict}, roles, dict(hyper))
+    called = bundle_name(name or model.name)
+    return Contents(called, {STEP: step, PREDICT: predict}, roles, dict(hyper), (graphs, model))
 
 
 def bound_model(model: Graph | Template, dims: Mapping[str, int]) -> Graph:
@@ -173,6 +176,11 @@ def _role(name: str, trained: set[str], own: set[str]) -> Role:
 def _present(graph: Graph, values: Mapping[str, Array]) -> Graph:
     names = {variable.name for variable in graph.variables}
     return with_values(graph, {name: array for name, array in values.items() if name in names})
+
+
+def step_with_constants(step: Graph) -> Graph:
+    """A step as :meth:`Contents.fixed` has it."""
+    return _with_constants(step, {variable.name for variable in step.updates} | {SEED})
 
 
 def _with_constants(graph: Graph, kept: set[str]) -> Graph:

@@ -21,6 +21,7 @@ from glowtrain.bundles.memory import VariableMemory, placed
 from glowtrain.bundles.signature import BundleFunction, function_of, hyper_of
 from glowtrain.compiler.walk import planned
 from glowtrain.errors import BundleError
+from glowtrain.memory.budget import KEEP, Budget
 from glowtrain.ops.quantized.fixed_point import Rescale
 from glowtrain.optim import HYPER
 from glowtrain.optimize.fixed_point import in_fixed_point
@@ -91,6 +92,7 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     functions of this process, and for ``fixed_point`` where nothing is quantized.
     """
     contents = contents.fixed() if known else contents
+    options = in_bytes(contents, options)
     if options.fixed_point:
         _check_rescaled(contents)
     plans = _plans(contents, options)
@@ -104,6 +106,16 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     layouts = {name: layout for function in functions for name, layout in function.layouts.items()}
     memory = placed(contents.variables, contents.roles, layouts, target.alignment, known=known)
     return BundleModule(contents, target, functions, memory, threads, options.fixed_point)
+
+
+def in_bytes(contents: Contents, options: Options) -> Options:
+    """The options with a share of memory as bytes: of all variables and the one arena of all functions, with everything
+    kept."""
+    if options.memory.share is None or options.memory == KEEP:
+        return options
+    kept = _plans(contents, replace(options, memory=KEEP)).values()
+    whole = sum(variable.type.nbytes for variable in contents.variables) + max(plan.arena for plan in kept)
+    return replace(options, memory=Budget(nbytes=options.memory.limit(whole)))
 
 
 def _check_rescaled(contents: Contents) -> None:

@@ -12,11 +12,12 @@ from glowtrain.backends.cpu.threads.count import checked
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.arguments import check_name, check_seed, target_of
-from glowtrain.bundles.contents import batch_symbol, contents_of
+from glowtrain.bundles.contents import PREDICT, Contents, batch_symbol, contents_of, step_with_constants
 from glowtrain.bundles.devices.fitting import Beside, layers_of, require_ram
 from glowtrain.bundles.devices.sizes import size_of
-from glowtrain.bundles.module import BundleModule, module_of
+from glowtrain.bundles.module import BundleModule, in_bytes, module_of
 from glowtrain.bundles.weights import Weights
+from glowtrain.compiler.walk import planned
 from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss, LossFunction
@@ -26,6 +27,7 @@ from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
 from glowtrain.trainer.graphs import DEFAULT_BATCH
 from glowtrain.trainer.micro_batches.split import AUTO, checked_count
+from glowtrain.trainer.micro_batches.within_budget import proposing
 from glowtrain.trainer.selection.patterns import Trainable
 from glowtrain.trainer.trainer import Trainer
 
@@ -74,15 +76,46 @@ class BundleRequest:
         return replace(found, compact=True) if self.optimize == "size" else found
 
     def module(self) -> BundleModule:
-        """What files are written from."""
-        contents = contents_of(
+        """What files are written from. Raises :class:`MemoryBudgetError`, which says in how many parts of its batch a
+        step would keep the budget."""
+        try:
+            return self._module()
+        except MemoryBudgetError:
+            contents = self._contents().fixed() if self._known else self._contents()
+            if contents.trained is None:
+                raise
+            options = in_bytes(contents, self._options)
+            if not _keeps_budget(contents.graphs[PREDICT], options):
+                raise  # parts of a batch would not help a prediction
+            with proposing(*contents.trained, options, self._backend, self._fixed_step):
+                raise
+
+    def _module(self) -> BundleModule:
+        threads = checked(self.threads)
+        return module_of(self._contents(), self.processor, self._options, known=self._known, threads=threads)
+
+    def _contents(self) -> Contents:
+        return contents_of(
             self.model, self.loss, self.optimizer, self.trainable, self.dims, self.name,
             freeze_statistics=self.freeze_statistics, seed=self.seed, micro_batches=self.micro_batches,
         )  # fmt: skip
-        facts = Cpu(self.processor, cache=None).facts
-        options = Options(facts=facts, fixed_point=self.fixed_point, memory=self._budget)
-        known, threads = self.weights == "object", checked(self.threads)
-        return module_of(contents, self.processor, options, known=known, threads=threads)
+
+    def _fixed_step(self, step: Graph) -> Graph:
+        """Another step of the same training, with constants as a bundle has them."""
+        return step_with_constants(step) if self._known else step
+
+    @property
+    def _known(self) -> bool:
+        """Whether the object holds the weights."""
+        return self.weights == "object"
+
+    @property
+    def _backend(self) -> Cpu:
+        return Cpu(self.processor, cache=None)
+
+    @property
+    def _options(self) -> Options:
+        return Options(facts=self._backend.facts, fixed_point=self.fixed_point, memory=self._budget)
 
     @property
     def _budget(self) -> Budget:
@@ -112,9 +145,9 @@ class BundleRequest:
             step = max(excess, 2 * step)  # what a budget does not count, workspaces and stack, may change with it
             limit -= step
             try:
-                module = replace(self, memory=Budget(nbytes=limit)).module()
+                module = replace(self, memory=Budget(nbytes=limit))._module()
             except MemoryBudgetError:
-                return replace(self, memory=SMALLEST).module()
+                return replace(self, memory=SMALLEST)._module()
         return module
 
     def _changed(self, batch: int | None, layers: Sequence[str] | None) -> BundleModule:
@@ -140,6 +173,14 @@ def parts_of_bundle(count: object) -> int:
     if found == AUTO:
         raise BundleError("micro_batches: a bundle needs a number; the error of a budget that is too small says which")
     return found
+
+
+def _keeps_budget(graph: Graph, options: Options) -> bool:
+    try:
+        planned(graph, options)
+    except MemoryBudgetError:
+        return False
+    return True
 
 
 def _needed(module: BundleModule, beside: Beside | None) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.errors import BundleError, InputError
+from glowtrain.bundles.devices.sizes import BundleSize
+from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Value
 from glowtrain.memory.budget import Memory
 from tests.bundles.small_bundles import same
@@ -96,3 +98,43 @@ def test_parts_that_a_bundle_cannot_have_are_refused() -> None:
         gt.bundle_size(plain, dims={"batch": 8}, micro_batches=2)
     with pytest.raises(InputError, match="cannot be cut into 3 equal micro-batches"):
         gt.bundle_size(plain, loss=LOSS, dims={"batch": 8}, micro_batches=3)
+
+
+@gt.model(x=gt.f32["batch", 1, 8, 8])
+def pooled(x: Value) -> Value:
+    for number in range(2):
+        x = gt.nn.relu(gt.nn.conv(x, 8, 3, padding="same", name=f"conv{number}"))
+    return gt.nn.linear(gt.nn.mean(x, [2, 3]), 4, name="scores")
+
+
+def pooled_size(memory: Memory, parts: int = 1, trainable: list[str] | None = None) -> BundleSize:
+    return gt.bundle_size(
+        pooled, loss=LOSS, optimizer=gt.optim.SGD(0.1), dims={"batch": 16}, target="cortex-m7", memory=memory,
+        micro_batches=parts, trainable=trainable,
+    )  # fmt: skip
+
+
+def test_a_budget_that_is_too_small_says_which_parts_would_keep_it() -> None:
+    """With what is not trained in constants, as in the bundle."""
+    takes = []
+    for trainable in (None, ["conv1.*", "scores.*"]):
+        with pytest.raises(MemoryBudgetError, match=r"so would parts of the batch: ") as raised:
+            pooled_size("68KB", 1, trainable)
+        said = re.search(r"micro_batches=(\d) \(--micro-batches \1\) takes ([\d,]+)", str(raised.value))
+        assert said is not None
+        takes.append(int(said[2].replace(",", "")))
+        assert pooled_size("68KB", int(said[1]), trainable).variables < takes[-1] <= 68 << 10
+    frozen = 4 * (8 * 9 + 8)
+    assert takes[0] - takes[1] == 2 * frozen  # neither the parameters nor sums of their gradients
+
+
+def test_parts_are_not_proposed_where_the_prediction_is_too_large() -> None:
+    with pytest.raises(MemoryBudgetError, match=r"pooled\.step: ") as raised:
+        pooled_size("60KB")
+    assert "parts of the batch" not in str(raised.value)
+
+
+def test_a_share_is_of_the_whole_bundle() -> None:
+    """Of a prediction alone, which keeps nothing, no part could be had."""
+    kept, part = (pooled_size(memory) for memory in ("keep", "80%"))
+    assert part.variables + part.arena <= 0.8 * (kept.variables + kept.arena)

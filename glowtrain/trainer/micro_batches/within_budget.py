@@ -7,7 +7,7 @@ alone splits nothing; it says what splitting would take.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -31,24 +31,34 @@ else:
     walk = Deferred("glowtrain.compiler.walk")
 
 
+Form = Callable[[Graph], Graph]
+"""Makes of a trainer's step what is compiled."""
+
+
+def as_it_is(step: Graph) -> Graph:
+    """A step that is compiled as a trainer has it."""
+    return step
+
+
 @dataclass(frozen=True)
 class PartsOfBatches:
-    """The steps of a bound ``model`` in any number of parts, and what each needs within the budget of ``options``."""
+    """The steps of a bound ``model`` in any number of parts, and what each needs within the budget of ``options``;
+    ``form`` makes of a step what is compiled."""
 
     graphs: TrainerGraphs
     model: Graph
     options: Options
     backend: Backend
+    form: Form = as_it_is
 
-    @staticmethod
-    def within(graphs: TrainerGraphs, model: Graph, options: Options, backend: Backend) -> PartsOfBatches:
-        """Within a budget that a share says of the whole step: so many bytes."""
-        budget = options.memory
-        if budget.share is not None:
-            kept = PartsOfBatches(graphs, model, replace(options, memory=KEEP), backend).needed(1)
-            assert kept is not None, "a step that keeps everything has no budget to exceed"
-            budget = Budget(nbytes=budget.limit(kept))
-        return PartsOfBatches(graphs, model, replace(options, memory=budget), backend)
+    def within(self) -> PartsOfBatches:
+        """The same within a budget that a share says of the whole step: so many bytes."""
+        budget = self.options.memory
+        if budget.share is None:
+            return self
+        kept = replace(self, options=replace(self.options, memory=KEEP)).needed(1)
+        assert kept is not None, "a step that keeps everything has no budget to exceed"
+        return replace(self, options=replace(self.options, memory=Budget(nbytes=budget.limit(kept))))
 
     def counts(self) -> list[int]:
         """The numbers of parts that the batch has, from 2 on; none where it cannot be split."""
@@ -77,7 +87,8 @@ class PartsOfBatches:
 
     def step(self, count: int) -> Graph:
         """The step in so many parts."""
-        return self.graphs.whole_step_of(self.model) if count == 1 else self.graphs.step_in_parts(self.model, count)
+        graphs = self.graphs
+        return self.form(graphs.whole_step_of(self.model) if count == 1 else graphs.step_in_parts(self.model, count))
 
 
 class StepFunction(Function):
@@ -100,7 +111,7 @@ class StepFunction(Function):
         try:
             super()._specialise(key, graph)
         except MemoryBudgetError:
-            parts = PartsOfBatches.within(self.graphs, model, self.options, self.backend)
+            parts = PartsOfBatches(self.graphs, model, self.options, self.backend).within()
             count = parts.least_count()
             if count is None:
                 raise
@@ -110,14 +121,16 @@ class StepFunction(Function):
 
 
 @contextmanager
-def proposing(graphs: TrainerGraphs | None, model: Graph, options: Options, backend: Backend) -> Iterator[None]:
+def proposing(
+    graphs: TrainerGraphs | None, model: Graph, options: Options, backend: Backend, form: Form = as_it_is
+) -> Iterator[None]:
     """Let a :class:`MemoryBudgetError` of a step of a bound model say in how many parts it would keep the budget."""
     try:
         yield
     except MemoryBudgetError as error:
         if graphs is None or graphs.micro_batches not in (1, AUTO):
             raise
-        parts = PartsOfBatches.within(graphs, model, options, backend)
+        parts = PartsOfBatches(graphs, model, options, backend, form).within()
         count = parts.least_count()
         if count is None:
             raise
