@@ -150,7 +150,8 @@ class HostManager:
     ) -> TrainingNetwork:
         """Put a trainer's step for batches of a size onto devices, and its variables; no more than ``queue`` steps
         wait. On several ``devices`` (by default all), each batch is cut into equal ``parts``, by default one for each
-        of them; the variables are then those that one device has after adding up the gradients of as many batches.
+        of them; the variables are then those that one device has after adding up the gradients of as many batches. The
+        trainer's budget of memory is that of a step, or of the gradients of each part.
 
         Raises :class:`InputError` for what cannot be meant, :class:`ProvisionError` where it fits nowhere,
         :class:`DeviceError` where a device fails: nothing is left then.

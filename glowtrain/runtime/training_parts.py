@@ -19,6 +19,7 @@ from glowtrain.runtime.placement.executor import Executor
 from glowtrain.runtime.placement.provisioner import Provisioner
 from glowtrain.runtime.placement.replica import Placed
 from glowtrain.trainer import Trainer
+from glowtrain.trainer.micro_batches.split import AUTO
 from glowtrain.types import Array
 
 UPDATE = "update"
@@ -56,10 +57,18 @@ def placed_training(
 ) -> list[Placed]:
     """A trainer's functions on devices: part k of the batch on device k modulo their number.
 
-    Raises :class:`InputError` for a batch that cannot be cut so, :class:`ProvisionError` where it does not fit.
+    The budget of the trainer is that of the step, or of each part's gradients. Raises :class:`InputError` for a batch
+    that cannot be cut so, :class:`MemoryBudgetError` for a budget that cannot be kept, :class:`ProvisionError` where it
+    does not fit.
     """
     if not isinstance(trainer, Trainer):
         raise InputError(f"training {name}: it is a Trainer that is trained, not {kind_of(trainer)}")
+    count = trainer.graphs.micro_batches
+    if count == AUTO or (count > 1 and parts > 1):
+        raise InputError(
+            f"training {name}: micro_batches={count!r} of its trainer: "
+            + ("say a number, or parts= here" if count == AUTO else "the batch is cut into parts= already")
+        )
     if batch_size % parts:
         raise InputError(f"training {name}: a batch of {batch_size} cannot be cut into {parts} equal parts")
     found = []
@@ -73,14 +82,16 @@ def placed_training(
 def _partitions(name: str, trainer: Trainer, batch_size: int, parts: int, devices: int) -> list[Partition]:
     """What each device has to do."""
     values, model = trainer.variables(), _bound(trainer, batch_size // parts)
+    budget = trainer.budget
     if parts == 1:
-        return [whole(with_values(trainer.graphs.step_of(model), values))]
+        return [whole(with_values(trainer.graphs.step_of(model), values), budget)]
     split = trainer.graphs.split_step(model, parts)
     graphs = [with_values(graph, values) for graph in split.parts]
     update = Part(UPDATE, with_values(split.update, values))
     found = []
     for device in range(devices):
-        own = [Part(f"gradients.{number}", graphs[number]) for number in range(device, parts, devices)]
+        numbers = range(device, parts, devices)
+        own = [Part(f"gradients.{number}", graphs[number], memory=budget) for number in numbers]
         types = {value.name: value.type for part in (*own, update) for value in part.graph.inputs}
         found.append(Partition(name, (*own, update), types, {LOSS: LOSS}))
     return found

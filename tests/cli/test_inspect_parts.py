@@ -53,6 +53,8 @@ def test_the_memory_of_each_device_is_kept() -> None:
         (("--devices", "2", "--device-memory", "much"), "memory 'much': say a positive number of bytes"),
         (("--devices", "2", "--plot", "parts.pdf"), "a partition is drawn into a file whose name ends in one of"),
         (("--devices", "0"), "--devices"),
+        (("--devices", "2", "--memory", "small"), "what each of --devices can hold is its --device-memory"),
+        (("--data", "digits", "--budget", "64KB", "--memory", "1MB"), "--budget is that of the step"),
     ],
 )
 def test_what_is_refused(arguments: tuple[str, ...], message: str) -> None:

@@ -17,14 +17,17 @@ from glowtrain.errors import (
     DeviceLostError,
     DifferentiationError,
     InputError,
+    MemoryBudgetError,
     NonFiniteError,
     ProvisionError,
     QueueFullError,
     UnavailableError,
 )
 from glowtrain.graph import Template
+from glowtrain.memory.budget import Memory
 from glowtrain.runtime import HostDevice, HostManager, TrainingNetwork, cpu_devices
 from glowtrain.runtime.conformance import PoisonedDevice
+from glowtrain.trainer.micro_batches.split import MicroBatches
 from glowtrain.types import Array
 from tests.runtime.devices import Failing as FailingCall
 from tests.runtime.devices import Gate, ScriptedDevice, joined
@@ -43,9 +46,11 @@ def _model() -> Template:
     return net
 
 
-def _trainer(accumulate: int = 1, trainable: Sequence[str] | None = None) -> gt.Trainer:
-    loss = gt.losses.softmax_cross_entropy("labels", "scores")
-    return gt.Trainer(_model(), loss, gt.optim.Adam(lr=0.01, accumulate=accumulate), trainable, threads=1)
+def _trainer(
+    accumulate: int = 1, trainable: Sequence[str] | None = None, memory: Memory = None, micro_batches: MicroBatches = 1
+) -> gt.Trainer:
+    loss, adam = gt.losses.softmax_cross_entropy("labels", "scores"), gt.optim.Adam(lr=0.01, accumulate=accumulate)
+    return gt.Trainer(_model(), loss, adam, trainable, threads=1, memory=memory, micro_batches=micro_batches)
 
 
 def _batches(count: int, seed: int = 0) -> Iterator[dict[str, Array]]:
@@ -92,6 +97,30 @@ def test_parts_of_parameters_train_to_the_same_bits() -> None:
         assert array.tobytes() == expected[name].tobytes(), name
     assert np.array_equal(expected["conv.weight"][0], begun["conv.weight"][0])
     assert not np.array_equal(expected["conv.weight"][1], begun["conv.weight"][1])
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_trainer_s_budget_is_kept_on_devices(parts: int) -> None:
+    used, states = [], []
+    for memory in ("keep", "small"):
+        trainer = _trainer(memory=memory)
+        with HostManager(cpu_devices(1, threads=1)) as host:
+            training = host.add_training("net", trainer, batch_size=BATCH, parts=parts)
+            used.append(sum(status.used for status in host.status()))
+            training.fit(_batches(2))
+            training.finish()
+            with pytest.raises(MemoryBudgetError, match="bytes of memory are too few"):
+                host.add_training("less", _trainer(memory="13KB"), batch_size=BATCH, parts=parts)
+            assert all(status.used == 0 for status in host.status())
+        states.append({name: array.tobytes() for name, array in trainer.variables().items()})
+    assert used[1] < used[0] or parts > 1  # gradients alone keep nothing that could be made again here
+    assert states[1] == states[0]
+
+
+@pytest.mark.parametrize(("micro_batches", "why"), [(2, "cut into parts= already"), ("auto", "say a number")])
+def test_parts_are_said_once(micro_batches: MicroBatches, why: str) -> None:
+    with HostManager(cpu_devices(1, threads=1)) as host, pytest.raises(InputError, match=why):
+        host.add_training("net", _trainer(micro_batches=micro_batches), batch_size=BATCH, parts=2)
 
 
 def test_devices_have_the_same_variables() -> None:

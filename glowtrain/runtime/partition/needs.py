@@ -19,7 +19,8 @@ def compiled(parts: Iterable[Part], backend: Backend) -> Iterator[tuple[Part, Ex
     for part in parts:
         own = {variable.name for variable in part.graph.variables}
         kept = tuple(sorted((name, layout) for name, layout in layouts.items() if name in own))
-        executable = executable_of(part.graph, backend, Options(facts=backend.facts, variable_layouts=kept))
+        options = Options(facts=backend.facts, variable_layouts=kept, memory=part.memory)
+        executable = executable_of(part.graph, backend, options)
         layouts.update(executable.layouts)
         yield part, executable
 

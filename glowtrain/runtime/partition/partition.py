@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from glowtrain.graph import Graph
+from glowtrain.memory.budget import UNSAID, Budget
 from glowtrain.names import Names
 from glowtrain.types import TensorType
 
@@ -22,13 +23,15 @@ from glowtrain.types import TensorType
 class Part:
     """A subgraph, and the ``stage`` that it is of.
 
-    ``milliseconds``: what it takes, estimated, on the device that the stage is meant for.
+    ``milliseconds``: what it takes, estimated, on the device that the stage is meant for. ``memory``: what is paid for
+    less of it where it is compiled.
     """
 
     name: str
     graph: Graph
     stage: int = 0
     milliseconds: float | None = None
+    memory: Budget = UNSAID
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -66,10 +69,11 @@ class Partition:
         return to_text(self)
 
 
-def whole(graph: Graph) -> Partition:
-    """A graph as one part. An output that has the name of an input is a value of another name."""
+def whole(graph: Graph, memory: Budget = UNSAID) -> Partition:
+    """A graph as one part, compiled within ``memory``. An output that has the name of an input is a value of another
+    name."""
     names = Names((*graph.input_types, *graph.outputs))
     values = {name: names.fresh(name) if name in graph.input_types else name for name in graph.outputs}
     given = {values[name]: value for name, value in graph.outputs.items()}
-    part = Part(graph.name, graph if given.keys() == graph.outputs.keys() else graph.with_(outputs=given))
-    return Partition(graph.name, (part,), graph.input_types, values)
+    own = graph if given.keys() == graph.outputs.keys() else graph.with_(outputs=given)
+    return Partition(graph.name, (Part(graph.name, own, memory=memory),), graph.input_types, values)

@@ -85,6 +85,7 @@ def inspect(
     chosen = backend_of(backend, threads)
     given.check_stage(stage, chosen)
     given.check_devices(stage, devices, device_memory)
+    given.check_memory(memory, devices, budget)
     given.check_picture(stage, plot, parts=devices is not None)
     given.check_parts(micro_batches, train=train)
     how = Options(facts=chosen.facts, memory=budget_of(memory))

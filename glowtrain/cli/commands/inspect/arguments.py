@@ -92,6 +92,14 @@ def check_devices(stage: str, devices: int | None, memory: str | None) -> None:
         raise typer.BadParameter(f"--devices shows parts, and nothing of --stage {stage}", param_hint="--devices")
 
 
+def check_memory(memory: str | None, devices: int | None, budget: str | None) -> None:
+    """End as wrong usage where a budget would change nothing that is shown."""
+    if memory is not None and devices is not None:
+        raise typer.BadParameter("what each of --devices can hold is its --device-memory", param_hint="--memory")
+    if memory is not None and budget is not None:
+        raise typer.BadParameter("--budget is that of the step for which it proposes", param_hint="--memory")
+
+
 def check_parts(micro_batches: int, *, train: bool) -> None:
     """End as wrong usage for parts of a batch where nothing is trained."""
     if micro_batches > 1 and not train:
