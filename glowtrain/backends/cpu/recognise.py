@@ -50,7 +50,7 @@ from glowtrain.program.analysis.kernel_facts import (
     summed_indices,
 )
 from glowtrain.program.program import Kernel
-from glowtrain.types import f32, f64, i8, u8
+from glowtrain.types import bf16, f32, f64, i8, u8
 
 SMALL = 2048
 """Contractions of fewer multiplications are not worth kernels of their own."""
@@ -112,14 +112,19 @@ def recognise(kernel: Kernel) -> ContractionProduct | None:
 
 
 def _takes(load: Load, total: Reduce, inner: frozenset[Index]) -> bool:
-    """An element at an affine place: of the sum's own type or a byte, padded if at all with zeros; or an integer."""
-    if total.dtype.is_float and (
-        total.dtype not in (f32, f64) or load.dtype not in (total.dtype, i8, u8) or load.fill not in (None, 0)
-    ):
+    """An element at an affine place: of the sum's own type or a smaller one, padded if at all with zeros; or an
+    integer."""
+    if total.dtype.is_float and (total.dtype not in (f32, f64) or not _sums(total, load) or load.fill not in (None, 0)):
         return False
     pairs = zip((affine(i) for i in load.index), load.buffer.shape, strict=True)
     known = all(within(form, n) or (form.is_linear and {i for i, _ in form.terms} <= inner) for form, n in pairs)
     return known and _moves(address(load.index, load.buffer.strides), total, inner)
+
+
+def _sums(total: Reduce, load: Load) -> bool:
+    """Whether a sum of floats takes an element: of its own type, a byte, or bf16 that was made when the code runs."""
+    written = load.dtype == bf16 and total.dtype == f32 and load.buffer.kind == "activation"
+    return written or load.dtype in (total.dtype, i8, u8)
 
 
 def _moves(form: Affine, total: Reduce, inner: frozenset[Index]) -> bool:

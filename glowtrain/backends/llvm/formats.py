@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from glowtrain.backends.llvm import small_formats
 from glowtrain.backends.llvm.conversions import to_float, to_integer
+from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, in_all_lanes, integer, number, vector
@@ -157,8 +158,18 @@ def as_stored(f: LlvmFunction, value: LlvmValue, dtype: str, target: Target) -> 
 def half_lanes(f: LlvmFunction, raw: LlvmValue, dtype: str, target: Target) -> LlvmValue:
     """The lanes of f16 and bf16 that stand in memory as these i16 lanes; other types as they are."""
     if dtype == "bf16":
-        return f.convert("bitcast", f.op("shl", f.convert("zext", raw, "i32"), 16), "float")
+        return _bf16_lanes(f, raw)
     return half_to_float(f, raw, target) if dtype == "f16" else raw
+
+
+def _bf16_lanes(f: LlvmFunction, raw: LlvmValue) -> LlvmValue:
+    return f.convert("bitcast", f.op("shl", f.convert("zext", raw, "i32"), 16), "float")
+
+
+def factors(lanes: Lanes, raw: LlvmValue, dtype: str) -> LlvmValue:
+    """Elements as they stand in memory, as lanes of the type in which their products are summed: it holds all values of
+    theirs."""
+    return _bf16_lanes(lanes.f, raw) if dtype == "bf16" else lanes.widened(raw, signed=dtype in SIGNED)
 
 
 def _to_bool(f: LlvmFunction, value: LlvmValue, dtype: str) -> LlvmValue:

@@ -8,7 +8,7 @@ from math import prod
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.clips import Clipping
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
-from glowtrain.backends.llvm.formats import REGISTER, SIGNED
+from glowtrain.backends.llvm.formats import MEMORY, SIGNED, factors
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.values import I1, I32, LlvmValue, pointer, vector
 from glowtrain.backends.llvm.vector_math.float_lanes import FloatLanes
@@ -27,7 +27,7 @@ class ContractionBody:
         self.rolled = self._rolled(cut)
         self.written = tuple(i for i in tile.plan.reductions if i not in self.rolled)
         self.unroll = self._unroll()
-        self.dot, self.of = tile.problem.dot, {x: lanes.of(REGISTER[getattr(tile.variant, x).dtype]) for x in "ab"}
+        self.dot, self.of = tile.problem.dot, {x: lanes.of(MEMORY[getattr(tile.variant, x).dtype]) for x in "ab"}
         inner = tile.plan.reductions[max(0, len(self.rolled) - 1) :]
         self.asks = tile.plan.asks
         self.apart = not self._live([(i, tile.trips(i)) for i in inner])
@@ -165,7 +165,7 @@ class ContractionBody:
             if operand == "b" and self.asks and offset * narrow.type.one.size % rates.LINE == 0:
                 self.f.prefetch(narrow.shift(place, rates.ASKED_AHEAD * self.lanes.width), write=False)
             value = narrow.load(place, view.lane, exists, guard)
-            value = self.lanes.widened(value, signed=view.dtype in SIGNED)
+            value = factors(self.lanes, value, view.dtype)
             partial = dots and view.lane == 0 and count < self.lanes.width
             loaded[key] = self.lanes.kept(value, count) if partial else value
         return loaded[key]

@@ -87,9 +87,10 @@ class Contraction:
     ``names`` are for printing. All extents are at least 1, and no two output indices share an element of C.
     With ``accumulate`` the sum starts from what C holds, otherwise from 0. Sums of type ``dtype`` are of products of
     that type, or for i32 of smaller integers as ``operands`` says; they wrap around. ``result`` is the type of C where
-    an epilogue makes something else of the sums. In sums of floats an operand may be of bytes, whose numbers are meant.
-    With ``whole`` the epilogue stores all results, and C, which it reads, never holds a part of a sum. ``blocks`` is
-    the reduction loop, if any, of which each trip is summed by itself, from 0 on; these sums are added up then.
+    an epilogue makes something else of the sums. In sums of floats an operand may be of bytes, whose numbers are meant,
+    and in those of f32 it may be of bf16. With ``whole`` the epilogue stores all results, and C, which it reads, never
+    holds a part of a sum. ``blocks`` is the reduction loop, if any, of which each trip is summed by itself, from 0 on;
+    these sums are added up then.
     """
 
     names: tuple[str, ...]
@@ -128,7 +129,7 @@ class Contraction:
     @property
     def _real(self) -> frozenset[str]:
         """What may stand for real numbers."""
-        return frozenset({self.dtype, "i8", "u8"})
+        return frozenset({self.dtype, "i8", "u8"} | ({"bf16"} if self.dtype == "f32" else set()))
 
     @property
     def types(self) -> dict[str, str]:
@@ -246,7 +247,7 @@ class Problem:
         return self.source.operands is not None and self.source.sums_integers
 
     def widens(self, operand: str) -> bool:
-        """Whether ``a`` or ``b`` is of bytes that are made floats when they are read."""
+        """Whether ``a`` or ``b`` is of a smaller type, and made floats when it is read."""
         return not self.source.sums_integers and self.type_of(operand) != self.source.dtype
 
     def known(self, operand: str) -> bool:

@@ -13,7 +13,7 @@ from glowtrain.backends.cpu.contraction.clips import affine
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.rates import LINE
 from glowtrain.backends.cpu.contraction.tile import Point, RegisterTile, Variant, needed_coordinates
-from glowtrain.backends.llvm.formats import REGISTER
+from glowtrain.backends.llvm.formats import MEMORY
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import I1, LlvmValue, Number, pointer, zero
@@ -45,7 +45,7 @@ class TileKernel:
         params += list(self.epilogue.params) if self.epilogue else []
         self.f = LlvmFunction(name, params, linkage="internal", index_type=plan.machine.index_type)
         self.lanes = Lanes(self.f, plan.problem.sums(plan.machine.width))
-        self.of = {x: self.lanes.of(REGISTER[getattr(variant, x).dtype]) for x in "cab"}
+        self.of = {x: self.lanes.of(MEMORY[getattr(variant, x).dtype]) for x in "cab"}
         self.tile = RegisterTile(plan, variant)
         self.buffer: LlvmValue | None = None
 

@@ -18,7 +18,7 @@ from glowtrain.backends.cpu.contraction.matrices.kernel import MatrixMicro
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing, panels
 from glowtrain.backends.cpu.tasks import PARAMS, TaskRange, plain
-from glowtrain.backends.llvm.formats import REGISTER
+from glowtrain.backends.llvm.formats import MEMORY
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import CALLER, LlvmFunction
 from glowtrain.backends.llvm.values import I1, LlvmValue, Number, pointer
@@ -65,7 +65,7 @@ class Nest:
         self.index_type = plan.machine.index_type
         self.f = LlvmFunction(name, params, linkage=linkage, index_type=self.index_type, attributes=CALLER)
         self.lanes = Lanes(self.f, self.problem.sums(plan.machine.width))
-        self.of = {x: self.lanes.of(REGISTER[self.problem.type_of(x)]) for x in "cab"}
+        self.of = {x: self.lanes.of(MEMORY[self.problem.type_of(x)]) for x in "cab"}
         self.views = views(self.problem, plan.vec, plan.machine.width)
         self.packing, self.ahead = None, prepared.ahead or plan.ahead
         if prepared.dot:
@@ -216,7 +216,7 @@ class Nest:
         return value if factor == 1 else self.f.op("mul", value, factor)
 
     def _far(self, view: OperandView, pointer: LlvmValue, by: Number, stride: int) -> LlvmValue:
-        lanes = self.lanes.of(REGISTER[view.dtype])
+        lanes = self.lanes.of(MEMORY[view.dtype])
         return lanes.shift(pointer, self._times(by, stride)) if stride else pointer
 
     # ---- kinds of layers ---------------------------------------------------------------------------------------------

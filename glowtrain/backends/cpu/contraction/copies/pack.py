@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from glowtrain.backends.llvm.formats import REGISTER, SIGNED
+from glowtrain.backends.llvm.formats import MEMORY, factors
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, pointer
@@ -25,7 +25,7 @@ class PackMove:
 
 @dataclass(frozen=True)
 class PackSource:
-    """What is copied to ``lanes``: elements of ``dtype``, as floats where that is a type of bytes."""
+    """What is copied to ``lanes``: elements of ``dtype``, as floats where that is a type of bytes or bf16."""
 
     lanes: Lanes
     dtype: str
@@ -34,11 +34,11 @@ class PackSource:
         return self.stored.shift(place, offset)
 
     def load(self, place: LlvmValue, lane: int, count: int) -> LlvmValue:
-        return self.lanes.widened(self.stored.load(place, lane, count), signed=self.dtype in SIGNED)
+        return factors(self.lanes, self.stored.load(place, lane, count), self.dtype)
 
     @property
     def stored(self) -> Lanes:
-        return self.lanes.of(REGISTER[self.dtype])
+        return self.lanes.of(MEMORY[self.dtype])
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _square_in_strips(given: PackSource, square: Square, rows: LlvmValue, column
     def strip(source: LlvmValue, target: LlvmValue, count: int) -> None:
         parts = [stored.load(row, 1, count) for row in _steps(given, source, rows, square.high)]
         joined = lanes.joined_strips(parts + [stored.zero] * (lanes.width - square.high))
-        turned = lanes.transpose_strips([lanes.widened(each, signed=square.dtype in SIGNED) for each in joined])
+        turned = lanes.transpose_strips([factors(lanes, each, square.dtype) for each in joined])
         _store_columns(lanes, square, turned, target, columns, count)
 
     full, rest = divmod(square.wide, lanes.strip)
