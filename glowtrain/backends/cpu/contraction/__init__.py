@@ -69,6 +69,7 @@ def _plans(
     prepared = prepare(contraction, target)
     yield prepared, choose(problem(prepared), machine)
     in_matrices = prepare_for_matrices(contraction, target)
-    plan = in_matrices and choose_matrices(problem(in_matrices), machine, padded=in_matrices.padded)
-    if in_matrices is not None and plan is not None:
-        yield in_matrices, plan
+    if in_matrices is not None:
+        plan = choose_matrices(problem(in_matrices), machine, padded=in_matrices.padded)
+        if plan is not None:
+            yield in_matrices, plan
