@@ -26,12 +26,17 @@ def folder_of(path: object) -> Path:
 
 
 def target_of(target: object) -> Target:
-    """A processor, given by its name or as it is. Raises :class:`CodegenError` for an unknown name."""
-    if isinstance(target, str):
-        return Target.named(target)
-    if not isinstance(target, Target):
+    """A processor, given by its name or as it is. Raises :class:`CodegenError` for an unknown name, and
+    :class:`BundleError` for one that is named for what bundles do not use."""
+    found = Target.named(target) if isinstance(target, str) else target
+    if not isinstance(found, Target):
         raise BundleError(f"target must be the name of one, such as 'host' or 'cortex-m4', not {kind_of(target)}")
-    return target
+    if found.unasked is not found and found != Target.host():
+        raise BundleError(
+            f"target {found.name} has registers that hold matrices (AMX), which a program must ask Linux for and a "
+            "bundle does not; use avx512vnni, which computes the same bits"
+        )
+    return found
 
 
 def dims_of(dims: object) -> Mapping[str, int]:

@@ -86,12 +86,13 @@ class BundleModule:
 
 
 def module_of(contents: Contents, target: Target, options: Options, *, known: bool, threads: int = 1) -> BundleModule:
-    """Compile what a bundle computes up to LLVM text. ``known``: the object holds the weights.
+    """Compile what a bundle computes up to LLVM text. ``known``: the object holds the weights. Nothing is used that a
+    program must ask the system for.
 
     Raises :class:`CodegenError` for what the target cannot run, :class:`BundleError` for operators that are native
     functions of this process, and for ``fixed_point`` where nothing is quantized.
     """
-    contents = contents.fixed() if known else contents
+    contents, target = contents.fixed() if known else contents, target.unasked
     options = in_bytes(contents, options)
     if options.fixed_point:
         _check_rescaled(contents)

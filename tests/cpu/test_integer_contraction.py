@@ -26,15 +26,16 @@ from glowtrain.backends.cpu.contraction import (
     generate,
 )
 from glowtrain.backends.cpu.contraction.dot import dot_of
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.target import MATRICES, Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build, compile_text
 from glowtrain.backends.llvm.values import LlvmValue, vector, zero
+from tests.cpu.emulated_matrices import emulated
 from tests.cpu.native_program import Pages
 from tests.cpu.test_contraction import addresses, contractions, inside, pieces
 
 Array = NDArray[Any]
-TARGETS = ("host", "avx2", "sse4", "scalar", "neon", "avx512", "avx512vnni", "avxvnni", "neon-dot")
+TARGETS = ("host", "avx2", "sse4", "scalar", "neon", "avx512", "avx512vnni", "avxvnni", "neon-dot", "avx512amx")
 HOST = Target.host()
 UNTOUCHED = 12345
 SIGNS = (("u8", "i8"), ("i8", "i8"), ("u8", "u8"), ("i8", "u8"))
@@ -83,6 +84,8 @@ def here(text: str, target: Target) -> tuple[str, Target]:
     """Text and target that run on this processor."""
     if target.runs_here:
         return text, target
+    if MATRICES in target.families:
+        text = emulated(text)
     used = set(re.findall(r"@(llvm\.(?:x86|aarch64)\.[\w.]+)\(", text))
     for name in used & set(INSTRUCTIONS):
         text = text.replace(f"@{name}(", f"@emulated.{name}(") + INSTRUCTIONS[name].text(f"emulated.{name}")

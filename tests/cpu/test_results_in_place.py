@@ -56,6 +56,44 @@ def test_an_epilogue_writes_over_what_it_reads(target: Target, layout: str, rand
     assert found["y"].tobytes() == wanted["y"].tobytes()
 
 
+SHORTCUT = """program shortcut
+  input      a: u8[37,96]
+  input      w: i8[96,43]
+  input      x: u8[37,43]
+  output     y: u8[37,43]
+  activation s: u8[37,43]
+  activation t: u8[37,43]
+
+kernel scaled:
+  for i<37, j<43: s[i, j] = max(x[i, j], 7:u8)
+kernel product+add:
+  for i<37, j<43:
+    let sums = sum(r<96: i32(a[i, r]) * i32(w[r, j]))
+    t[i, j] = u8(max(min(sums // 64 + i32(s[i, j]), 255), 0))
+kernel last:
+  for i<37, j<43: y[i, j] = max(t[i, j], 3:u8)
+"""
+
+
+@pytest.mark.parametrize("target", [Target.host(), *TARGETS.values(), NARROW], ids=lambda target: target.name)
+def test_products_of_bytes_take_the_place_of_what_they_are_added_to(
+    target: Target, random: np.random.Generator
+) -> None:
+    """As in a residual network of integers: still a contraction, in tiles."""
+    program = parse(SHORTCUT)
+    less = ReuseOperands().run(program)
+    assert 2 * peak_bytes(less.instructions) == peak_bytes(program.instructions)
+    code = Native(less, target, plan(less))
+    assert ".tile0(" in code.code.text
+    limits = {name: np.iinfo(buffer.dtype.numpy) for name, buffer in program.inputs.items()}
+    feeds = {
+        name: random.integers(each.min, each.max, program.inputs[name].shape, each.dtype, endpoint=True)
+        for name, each in limits.items()
+    }
+    (found, _), (wanted, _) = code.run(feeds), evaluate(program, feeds)
+    assert found["y"].tobytes() == wanted["y"].tobytes()
+
+
 def test_factors_are_not_written_over() -> None:
     program = parse(str(masked()).replace("g: f32[37,700]", "g: f32[37,43]").replace("[700,43]", "[43,43]")
                     .replace("r<700", "r<43").replace("g[i, r]", "h[i, r]"))  # fmt: skip

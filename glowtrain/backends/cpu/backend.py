@@ -127,7 +127,8 @@ class Cpu(Backend):
         return self._emit(options).run(self._generate(options).run(subject))
 
     def _generate(self, options: Options) -> emit.GenerateCode:
-        return emit.GenerateCode(self.target, options, self.grain)
+        target = self.target.unasked if options.linkable else self.target
+        return emit.GenerateCode(target, options, self.grain)
 
     def _emit(self, options: Options) -> emit.EmitObjects:
         return emit.EmitObjects(1 if options.linkable else self._threads)

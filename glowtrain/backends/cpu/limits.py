@@ -17,6 +17,7 @@ import numpy as np
 
 from glowtrain.backends.caches import CpuCache, caches
 from glowtrain.backends.cpu.contraction.dot import Dot, dot_of
+from glowtrain.backends.cpu.contraction.matrices import unit
 from glowtrain.backends.cpu.threads.pool import pool_of
 from glowtrain.backends.limits import FUNCTIONS, MachineLimits, MemoryLevel
 from glowtrain.backends.llvm import toolchain, vector_math
@@ -70,6 +71,43 @@ class RegisterLoop:
         """Operations of a trip."""
         return CHAINS * UNROLLED * self.operations * self.type.width
 
+    def text(self) -> str:
+        """Its function."""
+        f, count = _begun(self.name)
+        start = number(0.5, self.type) if self.type.floats else in_all_lanes("1", self.type)
+        with f.loop(count, [start] * CHAINS) as trip:
+            values = trip.carried
+            for _ in range(UNROLLED):
+                values = [self.step(f, value) for value in values]
+            trip.next = values
+        for value in trip.results:
+            f.store(value, _sink(f), 4)
+        return f.finish()
+
+
+@dataclass(frozen=True)
+class MatrixLoop:
+    """The same of products of whole matrices, which add to the sums of all registers but two."""
+
+    name: str
+    dot: Dot
+
+    @property
+    def each(self) -> int:
+        """Operations of a trip."""
+        return UNROLLED * (unit.REGISTERS - 2) * 2 * unit.ROWS * unit.ROW * (unit.ROW // unit.WORD)
+
+    def text(self) -> str:
+        """Its function."""
+        f, count = _begun(self.name)
+        unit.configure(f, [(unit.ROWS, unit.ROW)] * unit.REGISTERS)
+        a, b = unit.REGISTERS - 2, unit.REGISTERS - 1
+        with f.loop(count):
+            for sums in (*range(a),) * UNROLLED:
+                unit.multiply(f, self.dot, sums, a, b)
+        unit.release(f)
+        return f.finish()
+
 
 def measured(target: Target, threads: int, kinds: Collection[str]) -> MachineLimits:
     """What so many threads of this processor do in a second, of these kinds of operations.
@@ -86,7 +124,7 @@ def measured(target: Target, threads: int, kinds: Collection[str]) -> MachineLim
     return MachineLimits(threads, operations, found)
 
 
-def _loops(target: Target, kind: str) -> Iterator[RegisterLoop]:
+def _loops(target: Target, kind: str) -> Iterator[RegisterLoop | MatrixLoop]:
     """The loops on registers for a kind; the fastest of them counts."""
     match kind:
         case _ if kind == FUNCTIONS:
@@ -98,6 +136,8 @@ def _loops(target: Target, kind: str) -> Iterator[RegisterLoop]:
             yield _integers(vector("i32", target.width("i32")))
     if kind == BYTES and (dot := dot_of(target, "u8", "i8")) is not None:
         yield _bytes(dot, vector("i32", target.width("i32")))
+    if kind == BYTES and (matrices := unit.matrix_dot(target, "u8", "i8")) is not None:
+        yield MatrixLoop("products_of_matrices", matrices)
 
 
 def _floats(target: Target, kind: str, scalar: str) -> RegisterLoop:
@@ -130,19 +170,11 @@ def _function(target: Target, type_: LlvmType, name: str) -> RegisterLoop:
 # -- their text
 
 
-def _register_text(loop: RegisterLoop) -> str:
-    f = LlvmFunction(loop.name, PARAMS)
-    trips, sink = _field(f, "trips", f.index_type), _sink(f)
-    start = number(0.5, loop.type) if loop.type.floats else in_all_lanes("1", loop.type)
-    count = f.op("mul", f.op("sub", f.index("%end"), f.index("%begin")), trips)
-    with f.loop(count, [start] * CHAINS) as trip:
-        values = trip.carried
-        for _ in range(UNROLLED):
-            values = [loop.step(f, value) for value in values]
-        trip.next = values
-    for value in trip.results:
-        f.store(value, sink, 4)
-    return f.finish()
+def _begun(name: str) -> tuple[LlvmFunction, LlvmValue]:
+    """A loop's function, and the trips of all its tasks."""
+    f = LlvmFunction(name, PARAMS)
+    trips = _field(f, "trips", f.index_type)
+    return f, f.op("mul", f.op("sub", f.index("%end"), f.index("%begin")), trips)
 
 
 def _read(f: LlvmFunction, type_: LlvmType, data: LlvmValue, nbytes: LlvmValue) -> None:
@@ -237,11 +269,11 @@ class _Bench:
     """The loops of a processor, loaded, and memory for them."""
 
     def __init__(
-        self, target: Target, threads: int, loops: Sequence[RegisterLoop], levels: Sequence[Footprint]
+        self, target: Target, threads: int, loops: Sequence[RegisterLoop | MatrixLoop], levels: Sequence[Footprint]
     ) -> None:
         self.pool, self.tasks = pool_of(threads), TASKS * threads
         type_ = vector("float", target.width("f32"))
-        texts = [*map(_register_text, loops), *(_stream_text(name, type_) for name in STREAMS)]
+        texts = [*(loop.text() for loop in loops), *(_stream_text(name, type_) for name in STREAMS)]
         self.library = toolchain.build("\n".join(texts), target, [*(loop.name for loop in loops), *STREAMS])
         self.sink: Array = aligned(np.zeros(SINK * threads, np.uint8))
         self.data = _ones(max(max(level.thread * threads, level.task * self.tasks) for level in levels))

@@ -47,7 +47,7 @@ def generate(
     All functions have the attributes ``#0`` of the target; helpers are internal and named ``name.*``. The buffers
     must not overlap. ``workspace`` must be aligned to 64 bytes. ``linkage`` is the function's own.
     """
-    prepared, plan = min(_plans(contraction, target, epilogue), key=lambda found: found[1].cost)
+    prepared, plan = min(plans(contraction, target, epilogue), key=lambda found: found[1].cost)
     nest = Nest(plan, name, epilogue, prepared, linkage)
     functions = nest.functions()
     operand = 0 if prepared.turned != plan.problem.swapped else 1
@@ -57,7 +57,7 @@ def generate(
     )
 
 
-def _plans(
+def plans(
     contraction: Contraction, target: Target, epilogue: Epilogue | None
 ) -> Iterator[tuple[Prepared, ContractionPlan]]:
     """The best plan in vectors, and the best one in matrices where the target multiplies these."""

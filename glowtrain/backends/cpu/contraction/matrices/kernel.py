@@ -25,8 +25,24 @@ class MatrixMicro(TileKernel):
         for row, column in self._sums:
             unit.clear(self.f, self.block.sums(row, column))
         self._reduce(0, Cursor(pointer("%a"), pointer("%b"), {}))
-        self._finish_spilled(self._spilled())
+        if self._plain:
+            self._stored()
+        else:
+            self._finish_spilled(self._spilled())
         return self.f.finish()
+
+    @property
+    def _plain(self) -> bool:
+        """Whether the sums are the results, and all of them are wanted."""
+        whole = self.variant.lanes == self.tile.vectors * self.lanes.width and not any(self.variant.done)
+        return whole and self.epilogue is None and not self.whole
+
+    def _stored(self) -> None:
+        """The sums in C."""
+        stride = self.variant.c.strides[self.plan.tile[-1][0]] * self.lanes.type.size
+        for at, column in self._sums:
+            offset = self.tile.points[self._first[at]].c + column * self.variant.c.step
+            unit.store(self.f, self.block.sums(at, column), self.lanes.shift(pointer("%c"), offset), stride)
 
     def _reduce(self, depth: int, cursor: Cursor) -> None:
         """All trips of the reduction loops from ``depth`` on."""
