@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glowtrain.loops import (
-    Apply,
     Buffer,
     Cast,
     Const,
@@ -37,6 +36,7 @@ from glowtrain.loops import (
     walk,
     within,
 )
+from glowtrain.loops.equal_nodes import EqualNodes
 from glowtrain.program.analysis.kernel_facts import (
     Definition,
     contraction_operands,
@@ -340,28 +340,6 @@ def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition])
         return shared.of(expr) if new is None else rewrite(new, shared.of, shared.memo)
 
     return instruction.rewritten(change)
-
-
-class EqualNodes:
-    """One node for all equal expressions; loads of what the kernel writes may differ from one another."""
-
-    def __init__(self, written: frozenset[Buffer]) -> None:
-        self._written = written
-        self._nodes: dict[tuple[object, ...], Expr] = {}
-        self.memo: dict[Expr, Expr] = {}
-
-    def of(self, expr: Expr) -> Expr:
-        """The first expression that was equal to this one; its children are such already."""
-        match expr:
-            case Apply(function=function, arguments=arguments, dtype=dtype):
-                return self._nodes.setdefault((function, arguments, dtype), expr)
-            case Load(buffer=buffer, index=index, fill=None) if buffer not in self._written:
-                return self._nodes.setdefault((buffer, index), expr)
-            case Const(value=value, dtype=dtype):  # by their text: -0.0 equals 0.0
-                return self._nodes.setdefault((repr(value), dtype), expr)
-            case Cast(value=value, dtype=dtype):
-                return self._nodes.setdefault((Cast, value, dtype), expr)
-        return expr
 
 
 def _at(defined: Definition, load: Load) -> Expr:

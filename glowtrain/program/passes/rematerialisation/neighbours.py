@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from glowtrain.loops import Buffer, Expr, For, Let, Ref, Statement, Store, rewrite_body
+from glowtrain.loops.equal_nodes import EqualNodes
 from glowtrain.program.passes.loop_fusion.fuse import without_stores
 from glowtrain.program.passes.loop_fusion.fuse_pair import Box, Limits, fuse_epilogue, fuse_pair, fused_name
-from glowtrain.program.passes.producer_inlining import EqualNodes
 from glowtrain.program.passes.rematerialisation.orders import keeps_orders
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
 from glowtrain.program.passes.schedule import lifetimes, live_bytes
