@@ -1,7 +1,7 @@
 """Graph to Program: every node becomes loop nests over buffers, every Scan a repeat.
 
-Operators without ``lower`` were replaced by their decomposition before. Nothing is optimised here: each node writes its
-own buffers; fusion removes most of them.
+Operators without ``lower`` were replaced by their decomposition before. But for :mod:`~glowtrain.lower.chains` of
+elementwise operators nothing is optimised here: each node writes its own buffers; fusion removes most of them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Rows, Statement, Tensor, indices_of
+from glowtrain.lower.chains import LONGEST, Chained, linked, lower_chain, size_of
 from glowtrain.lower.updates import pieces
 from glowtrain.names import Names
 from glowtrain.native import NativeFunction
 from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.core.family import Elementwise
 from glowtrain.program.program import Call, Instruction, Kernel, Program, Repeat
 from glowtrain.types import i64
 
@@ -37,7 +39,8 @@ def values_by_buffer(graph: Graph) -> dict[str, Value]:
     lowering = _Lowering(graph)
     lowering.program()
     values = (*graph.leaves, *(value for node in graph.nodes for value in node.outputs))
-    return {lowering.tensors[value].buffer.name: value for value in values}
+    chains = lowering.chains
+    return {chains[v].name if v in chains else lowering.tensors[v].buffer.name: v for v in values}
 
 
 def nodes_by_kernel(graph: Graph) -> dict[str, Node]:
@@ -58,8 +61,13 @@ class _Lowering:
     origins: dict[str, Node] = field(default_factory=dict)
     homes: dict[Value, Tensor] = field(default_factory=dict)
     """Where results of the body that is being lowered belong."""
+    chains: dict[Value, Chained] = field(default_factory=dict)
+    """The results that their readers compute."""
+    linked: frozenset[Value] = frozenset()
+    """The results that may be among them."""
 
     def program(self) -> Program:
+        self.linked = linked(self.graph)
         inputs = {value.name: self._leaf(value) for value in self.graph.inputs}
         variables = {value.name: self._leaf(value) for value in self.graph.variables}
         instructions = [instruction for node in self.graph.nodes for instruction in self._node(node)]
@@ -114,6 +122,10 @@ class _Lowering:
         return buffer
 
     def _node(self, node: Node) -> list[Instruction]:
+        if node.outputs[0] in self.linked and self._continues(node):
+            return []
+        if any(value in self.chains for value in node.inputs):
+            return self._end(node)
         operator = node.operator
         inputs = [None if value is None else self._tensor(value) for value in node.inputs]
         if isinstance(operator, Scan):
@@ -132,6 +144,25 @@ class _Lowering:
             if tensor is not None and layout is not None and tensor.whole:
                 self.preferences.append((tensor.buffer, layout))
         return kernels
+
+    def _continues(self, node: Node) -> bool:
+        """Whether an elementwise node is left to its reader; too long a chain ends before."""
+        (value,), operands = node.outputs, self._operands(node)
+        size = size_of(operands)
+        if size > LONGEST or not isinstance(node.operator, Elementwise):
+            return False
+        self._named(node)
+        name = self.names.fresh(_hint(node, value))
+        self.chains[value] = Chained(name, node.operator, operands, size)
+        return True
+
+    def _end(self, node: Node) -> list[Instruction]:
+        """The kernel of a chain."""
+        name, output, operands = self._named(node), self._output(node, node.outputs[0]), self._operands(node)
+        return [Kernel(name, tuple(lower_chain(node, output, operands)))]
+
+    def _operands(self, node: Node) -> tuple[Tensor | Chained, ...]:
+        return tuple(self.chains.get(value) or self._tensor(value) for value in node.inputs if value is not None)
 
     def _move_home(self, node: Node) -> bool:
         """Let results of a loop's body be made where they belong, which are written in several loops and so could not
@@ -160,8 +191,7 @@ class _Lowering:
         return name
 
     def _output(self, node: Node, value: Value) -> Tensor:
-        hint = value.name or node.operator.onnx.lower()
-        self.tensors[value] = Tensor(Buffer(self.names.fresh(hint), value.type))
+        self.tensors[value] = Tensor(Buffer(self.names.fresh(_hint(node, value)), value.type))
         return self.tensors[value]
 
     def _scan(self, scan: Scan, node: Node, inputs: Sequence[Tensor | None]) -> list[Instruction]:
@@ -257,6 +287,11 @@ def _reread(stack: Tensor, slots: _Slots, later: int, direction: int) -> Kernel:
     step = _step(time, direction)
     value = Tensor(slots.buffer)[(step + later if later else step, *rest)]
     return Kernel("copy", (For(indices, (stack.store(indices, value),)),))
+
+
+def _hint(node: Node, value: Value) -> str:
+    """What the buffer of a result is called, or nearly so."""
+    return value.name or node.operator.onnx.lower()
 
 
 def split(name: str, body: Sequence[Statement]) -> list[Instruction]:
