@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from glowtrain.deferred import remembered
 from glowtrain.loops import (
     FUNCTIONS,
     Accumulate,
@@ -31,6 +32,7 @@ from glowtrain.program.program import Instruction
 from glowtrain.stages import Rates
 
 
+@remembered
 def estimate(instruction: Instruction, rates: Rates) -> float:
     """The nanoseconds of an instruction, with all trips of the instructions inside: of its arithmetic, or of its bytes
     if these take longer, and of elements that have to be accessed one by one. Of a native function only the bytes are

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from glowtrain.loops import Buffer, Written
 from glowtrain.program.analysis.write_coverage import covered
-from glowtrain.program.memory.packing import pack, peak
+from glowtrain.program.memory.packing import Packed, pack, peak
 from glowtrain.program.memory.packing_search import Item
 from glowtrain.program.program import ALIGNMENT, Instruction, Plan, Program
 
@@ -36,10 +37,16 @@ def plan(program: Program, alignment: int = ALIGNMENT) -> Plan:
     intervals = lifetimes(program.instructions)
     sizes = [lines(buffer, alignment) for buffer in intervals]
     lives = [Item(first, last, size) for (first, last), size in zip(intervals.values(), sizes, strict=True)]
-    packing = pack(lives)
+    packing = _packed(tuple(lives))
     offsets = {buffer: line * alignment for buffer, line in zip(intervals, packing.offsets, strict=True)}
     in_bytes = [Item(first, last, buffer.type.nbytes) for buffer, (first, last) in intervals.items()]
     return Plan(program, offsets, packing.height * alignment, peak(in_bytes), alignment)
+
+
+@lru_cache(maxsize=4)
+def _packed(lives: tuple[Item, ...]) -> Packed:
+    """Their packing. Who asks what several programs need asks again for the one that is taken."""
+    return pack(lives)
 
 
 def lines(buffer: Buffer, alignment: int) -> int:

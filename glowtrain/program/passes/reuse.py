@@ -55,6 +55,17 @@ def reuse_at_peaks(instructions: Sequence[Instruction]) -> list[Instruction]:
     return some if peak_bytes(some) <= peak else least
 
 
+def live_in_place(instructions: Sequence[Instruction]) -> Sequence[int]:
+    """Bytes of activations alive during each instruction after :func:`reuse`."""
+    return _live_in_place(*instructions) if instructions else ()
+
+
+@remembered
+def _live_in_place(*instructions: Instruction) -> tuple[int, ...]:
+    """The same; kept with the first instruction, as passes ask again while they look for something better."""
+    return tuple(live_bytes(reuse(instructions)))
+
+
 def reuse(
     instructions: Sequence[Instruction], sums: Container[int] | None = None, among: Container[Buffer] | None = None
 ) -> list[Instruction]:

@@ -30,8 +30,8 @@ from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Rec
 from glowtrain.program.passes.rematerialisation.reorder import Reordering
 from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Holes, Timeline
 from glowtrain.program.passes.rematerialisation.twice import made_twice
-from glowtrain.program.passes.reuse import reuse, reused
-from glowtrain.program.passes.schedule import live_bytes, peak_bytes
+from glowtrain.program.passes.reuse import live_in_place, reused
+from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.passes.slices.slicing import CHEAP, Grain, Slicing
 from glowtrain.program.program import ALIGNMENT, Instruction, Program
 from glowtrain.stages import PLAIN_RATES, Explain, Rates
@@ -117,7 +117,7 @@ class Rematerialize:
     def _promise(self, program: Program) -> bool:
         """Whether groups can run in slices where most is alive in a program of which nothing more is dropped, or nearly
         as much."""
-        live = live_bytes(reuse(program.instructions))
+        live = live_in_place(program.instructions)
         peak, names = max(live, default=0), Names(buffer.name for buffer in program.buffers)
         sliced = self.slicing(peak, NEAR if self.budget.modest else 0).run(program.instructions, names)
         spans = (live[cut.group.first : cut.group.last + 1] for cut in sliced.cuts)
@@ -322,7 +322,7 @@ class _Dropping:
 
     def _in_slices(self, instructions: Sequence[Instruction]) -> int:
         """The bytes that are alive at most with groups in slices."""
-        return peak_bytes(reuse(self.slicing.run(instructions, self._names()).instructions))
+        return max(live_in_place(self.slicing.run(instructions, self._names()).instructions), default=0)
 
     def _peak(self, timeline: Timeline) -> int:
         """The bytes that are alive at most once copies are kernels."""

@@ -18,8 +18,7 @@ from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
 from glowtrain.program.passes.rematerialisation.neighbours import in_one
 from glowtrain.program.passes.rematerialisation.orders import keeps_orders
 from glowtrain.program.passes.rematerialisation.recomputation import Recomputation, leading_to, stored_scalars
-from glowtrain.program.passes.reuse import reuse
-from glowtrain.program.passes.schedule import live_bytes
+from glowtrain.program.passes.reuse import live_in_place
 from glowtrain.program.passes.slices.cutting import loop_index
 from glowtrain.program.passes.slices.slicing import SliceCut, Sliced
 from glowtrain.program.program import Instruction, Kernel
@@ -74,7 +73,7 @@ class Timeline:
         self, instructions: Sequence[Instruction], limits: Limits = LIMITS, sliced: Sliced | None = None
     ) -> None:
         self.instructions, self.limits, self.sliced = instructions, limits, sliced
-        self.live = np.array(live_bytes(reuse(instructions)) if sliced is None else sliced.live(), np.int64)
+        self.live = np.array(live_in_place(instructions) if sliced is None else sliced.live(), np.int64)
         self.holes: dict[Buffer, list[Hole]] = {}
         self.accesses: dict[Buffer, list[int]] = {}
         self.writers: dict[Buffer, list[int]] = {}

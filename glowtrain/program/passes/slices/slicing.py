@@ -22,8 +22,8 @@ from glowtrain.names import Names
 from glowtrain.program.analysis.kernel_facts import contractions
 from glowtrain.program.analysis.time_estimate import estimate
 from glowtrain.program.passes.loop_fusion.fuse_pair import Sums, fused_name
-from glowtrain.program.passes.reuse import reuse
-from glowtrain.program.passes.schedule import lifetimes, live_bytes
+from glowtrain.program.passes.reuse import live_in_place, reuse
+from glowtrain.program.passes.schedule import lifetimes
 from glowtrain.program.passes.slices.cutting import Slices, cut_kernel
 from glowtrain.program.passes.slices.groups import Growing, SliceGroup
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
@@ -92,7 +92,7 @@ class Sliced:
 
     def live(self) -> list[int]:
         """Bytes alive at each of the given instructions, where results take the places of operands."""
-        live = live_bytes(reuse(self.instructions))
+        live = live_in_place(self.instructions)
         return [live[place] for place in self.places]
 
     def cut_at(self, position: int) -> SliceCut | None:
@@ -105,7 +105,7 @@ class Alive:
 
     def __init__(self, instructions: Sequence[Instruction]) -> None:
         self.lives = lifetimes(instructions)
-        self.live = live_bytes(reuse(instructions))
+        self.live = live_in_place(instructions)
 
     def at_least(self, part: float) -> list[bool]:
         """At which instructions at least this part of the peak is alive."""
