@@ -313,6 +313,9 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 def _collect(expr: Expr, found: list[Expr]) -> None:
     """Append an expression and everything below it, each shared node once."""
+    if not expr.children:  # most are subscripts that are an index
+        found.append(expr)
+        return
     seen: set[Expr] = set()
     stack = [expr]
     while stack:

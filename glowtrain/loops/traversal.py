@@ -32,6 +32,9 @@ def rewrite(expr: Expr, change: Callable[[Expr], Expr | None], memo: dict[Expr, 
     ``memo`` maps expressions to their rebuilt form; pass one dictionary to keep sharing over several calls.
     """
     memo = {} if memo is None else memo
+    known = memo.get(expr)
+    if known is not None:
+        return known
     stack = [expr]
     while stack:
         node = stack[-1]

@@ -39,13 +39,18 @@ def optimize(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = Fal
     Raises :class:`GraphError` naming the pass that failed and those that ran before it.
     """
     history: list[str] = []
+    settled: dict[int, Graph] = {}
     for _ in range(ROUNDS):
         before = graph
-        for step in passes:
+        for number, step in enumerate(passes):
+            if settled.get(number) is graph:  # nothing has changed since it found nothing
+                continue
             with _Running(type(step).__name__, history):
-                graph = step.run(graph)
+                given, graph = graph, step.run(graph)
                 if check:
                     verify(graph)
+            if graph is given:
+                settled[number] = graph
         if graph is before:
             break
     return graph
