@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from glowtrain.deferred import remembered
 from glowtrain.loops import (
     Accumulate,
     Buffer,
@@ -35,6 +36,7 @@ class Slices:
     buffers: Mapping[Buffer, Buffer]
 
 
+@remembered
 def loop_index(instruction: Instruction, buffer: Buffer, axis: int) -> Index | None:
     """The loop of a kernel with which it goes along an axis of a buffer: wherever the buffer is touched, that loop's
     index is the subscript there, and it has all of the axis. ``None`` if there is none."""

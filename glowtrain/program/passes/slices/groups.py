@@ -30,11 +30,11 @@ class SliceGroup:
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def first(self) -> int:
         return min(self.members)
 
-    @property
+    @cached_property
     def last(self) -> int:
         return max(self.members)
 

@@ -13,10 +13,13 @@ FlashAttention (NeurIPS 2022), for the memory; both carry sums over from block t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
+import numpy as np
+
+from glowtrain.deferred import remembered
 from glowtrain.loops import Accumulate, Buffer, Index, Store, address, statements
 from glowtrain.names import Names
 from glowtrain.program.analysis.kernel_facts import contractions
@@ -104,8 +107,10 @@ class Alive:
     """The bytes alive at each of some instructions, and when each activation is."""
 
     def __init__(self, instructions: Sequence[Instruction]) -> None:
-        self.lives = lifetimes(instructions)
         self.live = live_in_place(instructions)
+        lives = lifetimes(instructions)
+        self._begins, self._ends = (np.array([life[end] for life in lives.values()], np.int64) for end in (0, 1))
+        self._nbytes = np.array([buffer.type.nbytes for buffer in lives], np.int64)
 
     def at_least(self, part: float) -> list[bool]:
         """At which instructions at least this part of the peak is alive."""
@@ -117,8 +122,8 @@ class Alive:
 
     def around(self, group: SliceGroup) -> int:
         """Bytes of what is alive while a group runs in slices, without the slices: all that is at some moment."""
-        alive = (b for b, (begin, end) in self.lives.items() if begin <= group.last and end >= group.first)
-        return sum(buffer.type.nbytes for buffer in alive if buffer not in group.axes)
+        alive = (self._begins <= group.last) & (self._ends >= group.first)
+        return int(self._nbytes[alive].sum()) - group.nbytes
 
 
 class Slicing:
@@ -127,9 +132,6 @@ class Slicing:
 
     def __init__(self, sums: Sums | None, rates: Rates, least: int, grain: Grain = CHEAP) -> None:
         self.sums, self.rates, self.least, self.grain = sums, rates, least, grain
-        self._orders: dict[Kernel, Hashable] = {}
-        self._times: dict[Instruction, float] = {}
-        self._same: dict[tuple[Kernel, Index, int], bool] = {}
 
     def run(self, instructions: Sequence[Instruction], names: Names) -> Sliced:
         """Instructions with groups in slices where that saves bytes at moments when much is alive, for little time."""
@@ -162,7 +164,7 @@ class Slicing:
 
     def _busy(self, instructions: Sequence[Instruction], group: SliceGroup) -> float:
         """Elements of a slice at least: each kernel has enough to do for one."""
-        work = sum(self._estimate(instructions[at]) for at in group.members)
+        work = sum(estimate(instructions[at], self.rates) for at in group.members)
         return WORK * len(group.members) / max(work, 1.0) * group.extent
 
     def _run(self, instructions: Sequence[Instruction], group: SliceGroup) -> int:
@@ -175,25 +177,25 @@ class Slicing:
         """The bytes that are saved, less those that the time is worth."""
         return cut.saves - self.grain.worth * cut.time
 
-    def _estimate(self, instruction: Instruction) -> float:
-        if instruction not in self._times:
-            self._times[instruction] = estimate(instruction, self.rates)
-        return self._times[instruction]
-
     def _keeps_sums(self, instructions: Sequence[Instruction], group: SliceGroup, size: int) -> bool:
         """Whether sums of all kernels have the same order in slices of this size."""
-        slices = _slices(group, size, Names(()))
-        pairs = ((instructions[at].kernel, index) for at, index in group.members.items())
-        return all(kernel is not None and self._keeps(kernel, index, slices) for kernel, index in pairs)
+        assert self.sums is not None
+        for at, index in group.members.items():
+            kernel = instructions[at].kernel
+            assert kernel is not None
+            own = tuple((buffer, group.axes[buffer]) for buffer in kernel.operands if buffer in group.axes)
+            if not _keeps_sums(kernel, index, group.extent, size, own, self.sums):
+                return False
+        return True
 
-    def _keeps(self, kernel: Kernel, index: Index, slices: Slices) -> bool:
-        key = kernel, index, slices.size
-        if key not in self._same:
-            assert self.sums is not None
-            if kernel not in self._orders:
-                self._orders[kernel] = self.sums(kernel)
-            self._same[key] = self._orders[kernel] == self.sums(cut_kernel(kernel, index, slices))
-        return self._same[key]
+
+@remembered
+def _keeps_sums(
+    kernel: Kernel, index: Index, extent: int, size: int, axes: tuple[tuple[Buffer, int], ...], sums: Sums
+) -> bool:
+    """Whether sums of a kernel have the same order in slices of this size of these buffers."""
+    slices = _slices(extent, size, dict(axes), Names(()))
+    return sums(kernel) == sums(cut_kernel(kernel, index, slices))
 
 
 def _beside(kernel: Kernel, index: Index) -> Iterator[Buffer]:
@@ -251,7 +253,7 @@ def _applied(instructions: Sequence[Instruction], cuts: Sequence[SliceCut], name
 
 def in_slices(instructions: Sequence[Instruction], group: SliceGroup, size: int, names: Names) -> Repeat:
     """A group in slices of so many elements."""
-    slices = _slices(group, size, names)
+    slices = _slices(group.extent, size, group.axes, names)
     body = [_cut(instructions[at], index, slices) for at, index in sorted(group.members.items(), key=lambda m: m[0])]
     return Repeat(_title(body), slices.trip, tuple(reuse(body, frozenset(), frozenset(slices.buffers.values()))))
 
@@ -266,9 +268,9 @@ def _cut(instruction: Instruction, index: Index, slices: Slices) -> Kernel:
     return cut_kernel(instruction.kernel, index, slices)
 
 
-def _slices(group: SliceGroup, size: int, names: Names) -> Slices:
-    own = {buffer: _slice(buffer, axis, size, names) for buffer, axis in group.axes.items()}
-    return Slices(Index(group.extent // size, "slice"), size, group.axes, own)
+def _slices(extent: int, size: int, axes: Mapping[Buffer, int], names: Names) -> Slices:
+    own = {buffer: _slice(buffer, axis, size, names) for buffer, axis in axes.items()}
+    return Slices(Index(extent // size, "slice"), size, axes, own)
 
 
 def _slice(buffer: Buffer, axis: int, size: int, names: Names) -> Buffer:
