@@ -89,13 +89,13 @@ def bundle(
 
     ``dims`` binds open dimensions, such as the batch (64 if it is open). ``target``: a :class:`Target` or its name.
     ``weights``: in the object file, in a file of their own (``NAME.safetensors``) or nowhere. ``threads``: how many the
-    caller's ``parallel_for`` may use at most; one needs none. ``fixed_point``: a quantized model in integers
-    alone, see :class:`~glowtrain.stages.Options`. ``memory``: as :func:`glowtrain.compile` takes it, for variables and
-    the arena of all functions, by default a trainer's own. ``micro_batches``: a step takes its batch in so many equal
-    parts, as a trainer does. ``optimize``: code that is fast, or small. ``ram``: bytes that the processor has, as a
-    number or as text such as ``"256KB"``; what does not fit is computed again, unless ``memory`` is ``"keep"``.
-    ``board``: the name of an emulated board (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the files with
-    which the example runs there are written, too, and its processor is the target if none is said.
+    caller's ``parallel_for`` may use at most; one needs none. ``fixed_point``: a quantized model in integers alone, see
+    :class:`~glowtrain.stages.Options`. ``memory``: as :func:`glowtrain.compile` takes it, for variables and the arena
+    of all functions, by default a trainer's own. ``micro_batches``: a step takes its batch in so many equal parts, as a
+    trainer does. ``optimize``: code that is fast, or small. ``ram``: bytes that the processor has, as a number or as
+    text such as ``"256KB"``; what does not fit is computed again, unless ``memory`` is ``"keep"``. ``board``: the name
+    of an emulated board (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the files with which the example runs there
+    are written, too, and its processor is the target if none is said.
 
     Written are ``NAME.o``, ``NAME.h``, ``NAME.hpp``, ``NAME.json`` and, with the weights in the object, a program that
     runs it and what it prints; with ``archive`` also ``libNAME.a``, with ``shared`` a shared library and ``NAME.py``,

@@ -374,8 +374,8 @@ def _unwritten(read: Iterable[Buffer], written: set[Buffer]) -> Iterator[str]:
 
 
 def _agreed(a: Affine, b: Affine, own: AbstractSet[Index], outer: AbstractSet[Index]) -> AbstractSet[Index]:
-    """The ``own`` indices that are the same wherever two subscripts are, if all ``outer`` ones are: those of rows,
-    which are farther apart than what further indices reach within one."""
+    """The ``own`` indices that are the same wherever two subscripts are, if all ``outer`` ones are: those of rows that
+    are farther apart than what further indices reach within one."""
     mine, other = (tuple(term for term in each.terms if term[0] in own) for each in (a, b))
     if not mine or mine != other or not a.is_linear or not b.is_linear:
         return set()
