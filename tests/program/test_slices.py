@@ -236,6 +236,58 @@ def test_what_stands_between_runs_before_or_after() -> None:
     assert results(cut) == results(program)
 
 
+AFTER = """
+program after
+  input  a: f32[32,64]
+  output z: f32[32,64]
+  output u: f32[64]
+  output y: f32[32,64]
+  activation h: f32[32,64]
+  activation t: f32[64]
+kernel make:
+  for i<32, j<64:
+    h[i, j] = 2 * a[i, j]
+    z[i, j] = 3 * a[i, j]
+kernel turned:
+  for j<64: t[j] = z[0, 63 - j]
+kernel again:
+  for j<64: u[j] = t[63 - j] + 1
+kernel last:
+  for i<32, j<64: y[i, j] = h[i, j] + 1
+"""
+
+
+def test_what_needs_something_that_runs_after_runs_after_it() -> None:
+    program = parse(AFTER)
+    cut = sliced(program, least=1024)
+    verify(cut)
+    assert [instruction.name for instruction in cut.instructions] == ["make+last.slices", "turned", "again"]
+    assert results(cut) == results(program)
+
+
+UPDATES = """
+program updates
+  input  x: f32[32,64]
+  output y: f32[32,64]
+  variable v: f32[32,64]
+  activation h: f32[32,64]
+  updates v
+kernel make:
+  for i<32, j<64: h[i, j] = 2 * x[i, j]
+kernel update:
+  for i<32, j<64: v[i, j] = h[i, j] + 1
+kernel last:
+  for i<32, j<64: y[i, j] = h[i, j] * v[31 - i, 63 - j]
+"""
+
+
+def test_kernels_that_read_what_others_update_in_another_slice_stay_whole() -> None:
+    assert not any(True for _ in slices_in(sliced(parse(UPDATES))))
+    along = sliced(parse(UPDATES.replace("v[31 - i, 63 - j]", "v[i, 63 - j]")))
+    (repeat,) = slices_in(along)
+    assert {buffer.shape[1] for buffer in repeat.writes if buffer.name.startswith("h.slice")} == {64}
+
+
 def test_a_slice_off_by_one_is_seen() -> None:
     cut = sliced(parse(ATTENTION))
     (repeat,) = slices_in(cut)
