@@ -130,13 +130,13 @@ class NestOperations:
 
 
 def vector_cost(work: NestOperations, index: Index, width: int, free: Free) -> float:
-    """Vector operations if ``index`` runs along the lanes (it must be a loop around the whole body)."""
+    """Vector operations if ``index`` runs along the lanes (it must be a loop around the whole body). Of lanes that the
+    last vector has too many none is gathered or scattered."""
     lanes = math.ceil(index.extent / width) * width / index.extent
     total = 0.0
     for access in work.accesses:
         step = slope(access.offset, index, free)
-        each = 1 / width if step in (0, 1) else GATHER
-        total += access.trips * each * lanes
+        total += access.trips * (lanes / width if step in (0, 1) else GATHER)
     return total + work.arithmetic * lanes / width
 
 
