@@ -4,6 +4,7 @@ A producer and its elementwise readers become one loop in which the intermediate
 contraction, an optimizer's several states, a copy into a variable or an output (which thereby becomes an update in
 place). Siblings that read the same data share the pass over it, e.g. the two sums of a batch normalisation's
 gradient. Sums of rows go into the loop through the rows that reads them, so that a row is in the cache the second time.
+What is left of shuffled axes becomes loops over the parts of their indices.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from glowtrain.loops import Buffer, Expr, For, Let, Statement, Store, evaluation
 from glowtrain.program.analysis.kernel_facts import PARTLESS, conflict, contractions
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Box, Limits, fuse_pair
 from glowtrain.program.passes.loop_fusion.fuse_rows import RowLoop, fuse_rows
+from glowtrain.program.passes.loop_fusion.quotients import split_quotients
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.stages import Explain, Refused
 
@@ -31,7 +33,8 @@ class FuseLoops:
     def run(self, program: Program) -> Program:
         """The same program in fewer kernels."""
         outputs = frozenset(program.outputs.values())
-        return replace(program, instructions=fuse_loops(program.instructions, outputs, self)).trimmed()
+        fused = fuse_loops(program.instructions, outputs, self)
+        return replace(program, instructions=tuple(map(split_quotients, fused))).trimmed()
 
 
 PLAIN = FuseLoops()
