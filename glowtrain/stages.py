@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from glowtrain.errors import InputError
 from glowtrain.memory.budget import UNSAID, Budget
+from glowtrain.memory.residuals import Residuals
 from glowtrain.presentation.words import kind_of
 
 
@@ -100,9 +101,10 @@ class Options:
     variables lie row-major, for memory that belongs to somebody else; ``variable_layouts``: some lie as said here, by
     name: the order of their axes in memory. ``pack_variables``: a backend may read variables that nothing updates from
     copies in another form, which take as much memory again. ``memory``: how much may be needed, and what time is paid
-    for less. ``check``: the verifier of each stage runs on what it made; ``explain`` is told, with the stage's name,
-    what passes leave as it is and why (both change nothing that is compiled). Raises :class:`InputError` for a prefix
-    that is not the beginning of a C identifier, and for facts that are no :class:`Facts`.
+    for less; ``residuals``: how results wait for the backward part of a step, if not as they are. ``check``: the
+    verifier of each stage runs on what it made; ``explain`` is told, with the stage's name, what passes leave as it is
+    and why (both change nothing that is compiled). Raises :class:`InputError` for a prefix that is not the beginning of
+    a C identifier, and for facts that are no :class:`Facts`.
     """
 
     facts: Facts = Facts()
@@ -114,6 +116,7 @@ class Options:
     variable_layouts: tuple[tuple[str, tuple[int, ...]], ...] = ()
     pack_variables: bool = False
     memory: Budget = UNSAID
+    residuals: Residuals | None = None
     check: bool = False
     explain: Callable[[str, str, str], None] | None = None
 

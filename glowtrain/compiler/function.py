@@ -23,6 +23,7 @@ from glowtrain.forks import renew_in_children
 from glowtrain.graph import Binding, Graph, Template, no_graph, no_model
 from glowtrain.graph.specialise.binding import Key, collected, spread
 from glowtrain.memory.budget import Memory, budget_of
+from glowtrain.memory.residuals import ResidualType
 from glowtrain.pickling import check_pickles
 from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
@@ -30,7 +31,9 @@ from glowtrain.types import Array, Shape, TensorType
 
 if TYPE_CHECKING:
     from glowtrain.compiler import walk
+    from glowtrain.lower import own_updates
 else:
+    own_updates = Deferred("glowtrain.lower.own_updates")
     walk = Deferred("glowtrain.compiler.walk")
 
 SPECIALISATIONS = 32
@@ -46,6 +49,7 @@ def compile(
     specialisations: int = SPECIALISATIONS,
     threads: int | None = None,
     memory: Memory = None,
+    residuals: ResidualType = None,
 ) -> Function:
     """Compile a graph, or a template that each call's inputs bind.
 
@@ -57,14 +61,18 @@ def compile(
     results for any number. ``memory``: bytes for variables and the arena together (``"64MB"``), a share of what they
     need otherwise (``0.5``), ``"small"``, or ``"keep"``, as :func:`~glowtrain.memory.budget.budget_of` says; results
     are the same to the bit. Without ``state`` and ``memory`` the function may read weights from copies of its own, in a
-    form that suits the processor.
+    form that suits the processor. ``residuals="bf16"``: in a training step, what the backward part reads of the forward
+    part waits for it in 16 bits, and gradients are those at rounded values; outputs keep their bits.
 
-    Raises :class:`InputError` for what cannot be a number of threads or a budget of memory, :class:`BackendError` for
-    more threads than the backend has, :class:`MemoryBudgetError` for a budget that cannot be kept.
+    Raises :class:`InputError` for what cannot be a number of threads, a budget of memory or a type of residuals,
+    :class:`BackendError` for more threads than the backend has, :class:`MemoryBudgetError` for a budget that cannot be
+    kept.
     """
     resolved = backend_of(backend, threads)
     alone = state is None and memory is None
     options = Options(facts=resolved.facts, fixed_point=fixed_point, memory=budget_of(memory), pack_variables=alone)
+    if residuals is not None:
+        options = replace(options, residuals=own_updates.residuals_for(model, residuals))
     return Function(model, resolved, state, options, specialisations)
 
 

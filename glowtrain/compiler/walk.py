@@ -32,6 +32,7 @@ from glowtrain.program.passes.loop_invariant_packing import PackLoopInvariants
 from glowtrain.program.passes.narrowing import Narrow
 from glowtrain.program.passes.producer_inlining import InlineProducers
 from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
+from glowtrain.program.passes.residuals.residuals import NarrowResiduals
 from glowtrain.program.passes.reuse import ReuseOperands
 from glowtrain.program.passes.schedule import ScheduleLoops
 from glowtrain.program.program import Program
@@ -76,7 +77,8 @@ def _rematerialized(options: Options) -> Pass:
     facts = options.facts
     explain = told(options, "rematerialized")
     limits = replace(_limits(options), sums=facts.sums)
-    return Rematerialize(options.memory, facts.rates, facts.alignment, limits, explain, facts.sums)
+    plain = Rematerialize(options.memory, facts.rates, facts.alignment, limits, explain, facts.sums)
+    return plain if options.residuals is None else NarrowResiduals(options.residuals, plain)
 
 
 WALK: tuple[Stage, ...] = (

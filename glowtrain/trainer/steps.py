@@ -21,7 +21,9 @@ from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, no_model
 from glowtrain.losses import Loss, LossFunction, as_loss
+from glowtrain.lower.own_updates import residuals_for
 from glowtrain.memory.budget import Memory, budget_of, check_variables
+from glowtrain.memory.residuals import ResidualType
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
 from glowtrain.optim import Optimizer
@@ -105,6 +107,7 @@ class Steps:
         threads: int | None = None,
         memory: Memory = None,
         micro_batches: MicroBatches = 1,
+        residuals: ResidualType = None,
     ) -> None:
         if not isinstance(model, (Graph, Template)):
             raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
@@ -132,6 +135,8 @@ class Steps:
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
         self._example_step = self.graphs.whole_step_of(self.graphs.example)
+        self.residuals = residuals_for(self._example_step, residuals)
+        """How results wait for the backward pass: as they are, or rounded."""
         needed = sum(variable.type.nbytes for variable in self._example_step.variables)
         check_variables(self._example_step.name, needed, self.budget.nbytes)
         self.signature = BatchSignature(self.graphs, self._example_step)
@@ -139,8 +144,9 @@ class Steps:
         variables = (*self._example_step.variables, *inference(self.graphs.example).variables)
         self.state = State({variable.name: variable.source for variable in variables})
         resolved = backend_of(self.backend)
-        options = Options(facts=resolved.facts, memory=self.budget)
-        self._step: Function = StepFunction(self.graphs, resolved, self.state, options)
+        self.options = Options(facts=resolved.facts, memory=self.budget, residuals=self.residuals)
+        """How a step is compiled."""
+        self._step: Function = StepFunction(self.graphs, resolved, self.state, self.options)
         self._began = optimizer.hyper()
         self._best: dict[str, Array] = {}
         self._binding: Binding | None = None
@@ -180,6 +186,7 @@ class Steps:
             "metrics": graphs.metrics,
             "memory": self.budget,
             "micro_batches": graphs.micro_batches,
+            "residuals": None if self.residuals is None else "bf16",
         }
 
     @property

@@ -80,6 +80,14 @@ class Rematerialize:
             return self._within_limit(program)
         return with_bodies(program, self._free) if bodies(program) else self._free(program)
 
+    def unsliced(self, program: Program) -> Program:
+        """What :meth:`run` gives without a limit, before kernels are cut in slices."""
+        return with_bodies(program, self._unsliced) if bodies(program) else self._unsliced(program)
+
+    def _unsliced(self, program: Program) -> Program:
+        _, dropping = self._best(program)
+        return dropping.result()
+
     def _free(self, program: Program) -> Program:
         """The program in which least is alive for as much more time as may be spent.
 
@@ -87,15 +95,18 @@ class Rematerialize:
         found without asking is better now and then than what is found for more time: then it is taken. So is what is
         found without slices, and what is found in fine ones where any time may be spent.
         """
+        result, dropping = self._best(program)
+        self._tell(dropping)
+        return result
+
+    def _best(self, program: Program) -> tuple[Program, _Dropping]:
         plain = replace(self, sums=None)
         found = [plain._spending(program, budget) for budget in dict.fromkeys((UNSAID, self.budget))]
         found += self._cut(program, found[-1][0])
         if math.isinf(self.budget.slower):
             begin = self._made_twice(program, math.inf)
             found += [how._dropped(begin, math.inf) for how in self._finely()]
-        result, dropping = min(found, key=lambda each: self._arena(each[0])) if len(found) > 1 else found[0]
-        self._tell(dropping)
-        return result
+        return min(found, key=lambda each: self.arena(each[0])) if len(found) > 1 else found[0]
 
     def _cut(self, program: Program, plain: Program) -> list[tuple[Program, _Dropping]]:
         """What is found with groups in slices, if ``plain``, found without, promises something."""
@@ -155,13 +166,13 @@ class Rematerialize:
     def _within_limit(self, program: Program) -> Program:
         """The first of :meth:`_candidates` that needs no more than the limit, as the planner places it."""
         variables = sum(buffer.type.nbytes for buffer in program.variables.values())
-        least = self._arena(program)
+        least = self.arena(program)
         limit = self.budget.limit(variables + least)
         check_variables(program.name, variables, limit)
         if variables + least <= limit:
             return program
         for candidate, dropping in self._candidates(program):
-            arena = self._arena(candidate)
+            arena = self.arena(candidate)
             if variables + arena <= limit:
                 self._tell(dropping)
                 return candidate
@@ -196,7 +207,8 @@ class Rematerialize:
         """The same with finer and finer slices, if there can be any."""
         yield from (replace(self, grain=grain) for grain in FINE if self.sums is not None)
 
-    def _arena(self, program: Program) -> int:
+    def arena(self, program: Program) -> int:
+        """The bytes that activations take, as the planner places them."""
         return plan(reused(program), self.alignment).arena
 
     def _tell(self, dropping: _Dropping) -> None:

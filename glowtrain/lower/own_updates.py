@@ -1,0 +1,44 @@
+"""What of a training step its forward part is, as far as updates tell: a model's own, such as running statistics, and
+not those of an optimizer."""
+
+from __future__ import annotations
+
+from glowtrain.graph import Graph, Template, Value, Variable
+from glowtrain.graph.specialise.template import example_of
+from glowtrain.graph.traversal import topological
+from glowtrain.memory.residuals import Residuals, ResidualType, residuals_of
+from glowtrain.ops.elementwise.logic import Where
+
+
+def residuals_for(model: Graph | Template, given: ResidualType) -> Residuals | None:
+    """How results of a step wait for its backward part, from what a person gave.
+
+    Raises :class:`InputError` for anything but ``"bf16"`` and ``None``.
+    """
+    residuals_of(given)
+    if given is None:
+        return None
+    graph = model if isinstance(model, Graph) else example_of(model)
+    return residuals_of(given, (variable.name for variable in own_updates(graph)))
+
+
+def own_updates(step: Graph) -> list[Variable]:
+    """The variables whose new values a model makes itself: they need nothing that is there for its trained variables
+    alone, as the state of an optimizer does, and do not come of these, as averages of parameters do."""
+    new = {variable: _unguarded(value, variable) for variable, value in step.updates.items()}
+    trained = [value for variable, value in new.items() if variable.trainable]
+    gradients = set(topological(trained)).difference(topological(step.outputs.values()))
+    for node in topological(new.values()):
+        if any(value is not None and value.node in gradients for value in node.inputs):
+            gradients.add(node)
+    return [variable for variable, value in new.items() if value.node not in gradients]
+
+
+def _unguarded(value: Value, variable: Variable) -> Value:
+    """What an update is where it may be left out for the sake of a loss that is no number."""
+    node = value.node
+    if node is not None and isinstance(node.operator, Where) and node.inputs[2] is variable:
+        found = node.inputs[1]
+        assert found is not None
+        return found
+    return value
