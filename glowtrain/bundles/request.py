@@ -12,7 +12,7 @@ from glowtrain.backends.cpu.threads.count import checked
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.arguments import check_name, check_seed, target_of
-from glowtrain.bundles.contents import PREDICT, Contents, batch_symbol, contents_of, step_with_constants
+from glowtrain.bundles.contents import PREDICT, STEP, Contents, batch_symbol, contents_of, step_with_constants
 from glowtrain.bundles.devices.fitting import Beside, layers_of, require_ram
 from glowtrain.bundles.devices.sizes import size_of
 from glowtrain.bundles.module import BundleModule, in_bytes, module_of
@@ -21,7 +21,9 @@ from glowtrain.compiler.walk import planned
 from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss, LossFunction
+from glowtrain.lower.own_updates import residuals_for
 from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget
+from glowtrain.memory.residuals import Residuals, ResidualType
 from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
@@ -54,6 +56,7 @@ class BundleRequest:
     seed: int
     memory: Budget = UNSAID
     micro_batches: int = 1
+    residuals: ResidualType = None
 
     def __post_init__(self) -> None:
         if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):
@@ -84,15 +87,15 @@ class BundleRequest:
             contents = self._contents().fixed() if self._known else self._contents()
             if contents.trained is None:
                 raise
-            options = in_bytes(contents, self._options)
+            options = in_bytes(contents, self._options(contents))
             if not _keeps_budget(contents.graphs[PREDICT], options):
                 raise  # parts of a batch would not help a prediction
             with proposing(*contents.trained, options, self._backend, self._fixed_step):
                 raise
 
     def _module(self) -> BundleModule:
-        threads = checked(self.threads)
-        return module_of(self._contents(), self.processor, self._options, known=self._known, threads=threads)
+        contents, threads = self._contents(), checked(self.threads)
+        return module_of(contents, self.processor, self._options(contents), known=self._known, threads=threads)
 
     def _contents(self) -> Contents:
         return contents_of(
@@ -113,9 +116,21 @@ class BundleRequest:
     def _backend(self) -> Cpu:
         return Cpu(self.processor, cache=None)
 
-    @property
-    def _options(self) -> Options:
-        return Options(facts=self._backend.facts, fixed_point=self.fixed_point, memory=self._budget)
+    def _options(self, contents: Contents) -> Options:
+        return Options(
+            facts=self._backend.facts, fixed_point=self.fixed_point,
+            memory=self._budget, residuals=self._residuals(contents),
+        )  # fmt: skip
+
+    def _residuals(self, contents: Contents) -> Residuals | None:
+        """How results of a step wait for its backward part: as was asked for, or as those of a trainer. Raises
+        :class:`BundleError` where nothing is trained."""
+        own = isinstance(self.model, Trainer) and self.model.residuals is not None
+        given: ResidualType = "bf16" if own else self.residuals
+        step = contents.graphs.get(STEP)
+        if given is None or step is not None:
+            return None if step is None else residuals_for(step, given)
+        raise BundleError("residuals are those of a step: a bundle that trains needs a loss: loss=gt.losses...")
 
     @property
     def _budget(self) -> Budget:

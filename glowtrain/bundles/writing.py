@@ -26,6 +26,7 @@ from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss, LossFunction
 from glowtrain.memory.budget import Memory, budget_of
 from glowtrain.memory.byte_size import parse_bytes
+from glowtrain.memory.residuals import ResidualType, checked_type
 from glowtrain.optim import Optimizer
 from glowtrain.trainer.selection.patterns import Trainable
 from glowtrain.trainer.trainer import Trainer
@@ -70,6 +71,7 @@ def bundle(
     fixed_point: bool = False,
     memory: Memory = None,
     micro_batches: int = 1,
+    residuals: ResidualType = None,
     optimize: Optimize = "speed",
     ram: float | str | None = None,
     board: str | None = None,
@@ -91,11 +93,11 @@ def bundle(
     ``weights``: in the object file, in a file of their own (``NAME.safetensors``) or nowhere. ``threads``: how many the
     caller's ``parallel_for`` may use at most; one needs none. ``fixed_point``: a quantized model in integers alone, see
     :class:`~glowtrain.stages.Options`. ``memory``: as :func:`glowtrain.compile` takes it, for variables and the arena
-    of all functions, by default a trainer's own. ``micro_batches``: a step takes its batch in so many equal parts, as a
-    trainer does. ``optimize``: code that is fast, or small. ``ram``: bytes that the processor has, as a number or as
-    text such as ``"256KB"``; what does not fit is computed again, unless ``memory`` is ``"keep"``. ``board``: the name
-    of an emulated board (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the files with which the example runs there
-    are written, too, and its processor is the target if none is said.
+    of all functions, by default a trainer's own. ``micro_batches`` and ``residuals``: as for a trainer, by default its
+    own. ``optimize``: code that is fast, or small. ``ram``: bytes that the processor has, as a number or as text such
+    as ``"256KB"``; what does not fit is computed again, unless ``memory`` is ``"keep"``. ``board``: the name of an
+    emulated board (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the files with which the example runs there are
+    written, too, and its processor is the target if none is said.
 
     Written are ``NAME.o``, ``NAME.h``, ``NAME.hpp``, ``NAME.json`` and, with the weights in the object, a program that
     runs it and what it prints; with ``archive`` also ``libNAME.a``, with ``shared`` a shared library and ``NAME.py``,
@@ -116,6 +118,7 @@ def bundle(
         model, loss, optimizer, trainable, freeze_statistics, dims_of(dims),
         chosen.target if chosen is not None and target == "host" else target,
         name, weights, threads, fixed_point, optimize, seed, budget_of(memory), parts_of_bundle(micro_batches),
+        checked_type(residuals),
     )  # fmt: skip
     extras.check(request.processor)
     if chosen is not None:
@@ -139,6 +142,7 @@ def bundle_size(
     fixed_point: bool = False,
     memory: Memory = None,
     micro_batches: int = 1,
+    residuals: ResidualType = None,
     optimize: Optimize = "speed",
     ram: float | str | None = None,
     seed: int = 0,
@@ -150,6 +154,7 @@ def bundle_size(
     request = BundleRequest(
         model, loss, optimizer, trainable, freeze_statistics, dims_of(dims), target, None, weights, threads,
         fixed_point, optimize, seed, budget_of(memory), parts_of_bundle(micro_batches),
+        checked_type(residuals),
     )  # fmt: skip
     return size_of(request.within(None if ram is None else parse_bytes(ram, "ram")))
 

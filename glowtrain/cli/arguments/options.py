@@ -89,6 +89,13 @@ MicroBatchCount = Annotated[
     int,
     typer.Option("--micro-batches", metavar="N", min=1, help="Take each batch in N equal parts, one after the other."),
 ]
+Residuals = Annotated[
+    str | None,
+    typer.Option(
+        metavar="T",
+        help="What the backward pass reads of the forward pass waits for it as bf16, in half of the memory: bf16.",
+    ),
+]
 CacheFolder = Annotated[
     Path | None,
     typer.Option("--cache", metavar="DIR", help="Keep compiled code in this folder and not in the user's."),

@@ -24,6 +24,7 @@ from glowtrain.cli.terminal.console import command, out
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.memory.byte_size import parse_bytes
+from glowtrain.memory.residuals import checked_type
 
 BundleTrain = Annotated[bool, typer.Option("--train", help="A bundle that trains, with --loss and --optimizer.")]
 BundleTarget = Annotated[
@@ -68,6 +69,7 @@ def bundle(
     fixed_point: BundleFixedPoint = False,
     memory: options.Memory = None,
     micro_batches: options.MicroBatchCount = 1,
+    residuals: options.Residuals = None,
     optimize: BundleOptimize = "speed",
     ram: BundleRam = None,
     board: Annotated[
@@ -147,6 +149,7 @@ def bundle(
             fixed_point=fixed_point,
             memory=memory,
             micro_batches=micro_batches,
+            residuals=checked_type(residuals),
             optimize=optimize_of(optimize),
             ram=None if ram is None else parse_bytes(ram, "--ram"),
             board=board,

@@ -24,6 +24,7 @@ from glowtrain.cli.commands.bundle import (
 )
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.memory.byte_size import parse_bytes
+from glowtrain.memory.residuals import checked_type
 
 
 @command
@@ -40,6 +41,7 @@ def size(
     fixed_point: BundleFixedPoint = False,
     memory: options.Memory = None,
     micro_batches: options.MicroBatchCount = 1,
+    residuals: options.Residuals = None,
     optimize: BundleOptimize = "speed",
     ram: BundleRam = None,
     seed: options.Seed = 0,
@@ -91,6 +93,7 @@ def size(
             fixed_point=fixed_point,
             memory=memory,
             micro_batches=micro_batches,
+            residuals=checked_type(residuals),
             optimize=optimize_of(optimize),
             ram=None if ram is None else parse_bytes(ram, "--ram"),
             seed=seed,

@@ -19,6 +19,7 @@ from glowtrain.cli.arguments.training import RunLength, optimizer_of, parts_of_b
 from glowtrain.cli.terminal.console import INTERRUPTED, command, note, out, seconds
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
+from glowtrain.memory.residuals import checked_type
 from glowtrain.onnx_io import save
 from glowtrain.presentation.words import plural
 from glowtrain.trainer import History, Trainer
@@ -43,6 +44,7 @@ def train(
     threads: options.Threads = None,
     memory: options.Memory = None,
     micro_batches: options.MicroBatches = "1",
+    residuals: options.Residuals = None,
     cache: options.CacheFolder = None,
     no_cache: options.NoCache = False,
     seed: options.Seed = 0,
@@ -103,7 +105,7 @@ def train(
     trainer = Trainer(
         network, chosen, rule, trainable or None, kept(backend, cache, no_cache=no_cache), seed,
         freeze_statistics=freeze_statistics, metrics=train_metrics, threads=threads, memory=memory,
-        micro_batches=parts_of_batches(micro_batches),
+        micro_batches=parts_of_batches(micro_batches), residuals=checked_type(residuals),
     )  # fmt: skip
     files.check_savable(trainer)
     _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")

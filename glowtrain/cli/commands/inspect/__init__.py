@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from glowtrain.backends.base import Backend
@@ -21,7 +22,9 @@ from glowtrain.cli.terminal.summary import refusals, shared_parameters
 from glowtrain.cli.terminal.updates import show_proposal
 from glowtrain.graph import Graph
 from glowtrain.losses import Loss, by_name
+from glowtrain.lower.own_updates import residuals_for
 from glowtrain.memory.budget import budget_of
+from glowtrain.memory.residuals import checked_type
 from glowtrain.optim import Optimizer
 from glowtrain.profiling.memory import memory_report
 from glowtrain.profiling.memory import plot as draw
@@ -54,6 +57,7 @@ def inspect(
     momentum: options.Momentum = None,
     memory: options.Memory = None,
     micro_batches: options.MicroBatchCount = 1,
+    residuals: options.Residuals = None,
     devices: given.Devices = None,
     device_memory: given.DeviceMemory = None,
     plot: given.Plot = None,
@@ -87,7 +91,7 @@ def inspect(
     given.check_devices(stage, devices, device_memory)
     given.check_memory(memory, devices, budget)
     given.check_picture(stage, plot, parts=devices is not None)
-    given.check_parts(micro_batches, train=train)
+    given.check_step(micro_batches, residuals, train=train)
     how = Options(facts=chosen.facts, memory=budget_of(memory))
     examples = stored(dataset, data_dir) if dataset is not None else None
     if budget is not None:
@@ -101,6 +105,7 @@ def inspect(
         return
     graphs = step_graphs(graph, loss, output, trainable, optimizer, momentum, micro_batches) if train else None
     step = graph if graphs is None else graphs.step_of(graph)
+    how = replace(how, residuals=residuals_for(step, checked_type(residuals)))
     if explain:
         refusals(step, chosen, how)
     elif devices is not None:

@@ -100,8 +100,10 @@ def check_memory(memory: str | None, devices: int | None, budget: str | None) ->
         raise typer.BadParameter("--budget is that of the step for which it proposes", param_hint="--memory")
 
 
-def check_parts(micro_batches: int, *, train: bool) -> None:
-    """End as wrong usage for parts of a batch where nothing is trained."""
+def check_step(micro_batches: int, residuals: str | None, *, train: bool) -> None:
+    """End as wrong usage for parts of a batch, and for what waits for a backward part, where nothing is trained."""
+    if residuals is not None and not train:
+        raise typer.BadParameter("--residuals are those of a training step (--train)", param_hint="--residuals")
     if micro_batches > 1 and not train:
         raise typer.BadParameter("--micro-batches are those of a training step (--train)", param_hint="--micro-batches")
 
