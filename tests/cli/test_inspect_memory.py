@@ -136,3 +136,23 @@ def test_parts_of_a_batch_are_named_where_a_budget_needs_them(tmp_path: Path) ->
     assert f"repeat scan t<{found[1]} parts:" in done(*step, "--micro-batches", found[1])
     assert "those of a training step" in refused(path, "--micro-batches", "4", status=2)
     assert "cannot be cut into 5 equal micro-batches" in refused(*step, "--micro-batches", "5")
+
+
+def test_residuals_in_bf16_are_counted(tmp_path: Path) -> None:
+    @gt.model(x=gt.f32["batch", 16])
+    def deep(x: gt.Value) -> gt.Value:
+        for number in range(4):
+            x = x + gt.nn.linear(gt.nn.gelu(gt.nn.linear(x, 64, name=f"up{number}")), 16, name=f"down{number}")
+        return gt.nn.linear(x, 4, name="scores")
+
+    path = tmp_path / "deep.onnx"
+    gt.save(deep, path)
+    step = (path, "--train", "--dims", "batch=64", "--stage")
+    line = r"rounded to bf16 until the backward pass: \d+ results, ([\d.]+) KiB in place of ([\d.]+) KiB"
+    for stage in ("plan", "memory"):
+        found = re.search(line, done(*step, stage, "--residuals", "bf16"))
+        assert found is not None
+        assert float(found[2]) == pytest.approx(2 * float(found[1]), rel=0.01)
+        assert not re.search(line, done(*step, stage))
+    assert "those of a training step" in refused(path, "--residuals", "bf16", status=2)
+    assert "residuals 'f16': say bf16" in refused(*step, "plan", "--residuals", "f16")

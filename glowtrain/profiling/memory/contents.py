@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from glowtrain.loops import Buffer
 from glowtrain.program.memory.plan import lifetimes
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
+from glowtrain.program.passes.residuals.storing import SUFFIX as ROUNDED
 from glowtrain.program.program import Instruction, Program, leaves_of
 
 Phase = Literal["forward", "again", "backward", "update"]
@@ -61,7 +62,7 @@ def _phase(leaf: Instruction, *, leads: bool) -> Phase:
     """What a leaf is for, that leads to an output or not."""
     if leaf.name.endswith(SUFFIX):
         return "again"
-    if leads:
+    if leads or leaf.name.endswith(ROUNDED):
         return "forward"
     return "update" if any(buffer.kind == "variable" for buffer in leaf.writes) else "backward"
 

@@ -22,6 +22,7 @@ from glowtrain.profiling.layers import Origin, origins_of
 from glowtrain.profiling.memory.contents import KINDS, Content, Kind, Phase, contents_of, phases_of
 from glowtrain.program.analysis.time_estimate import estimate, total
 from glowtrain.program.memory.plan import lifetimes
+from glowtrain.program.passes.residuals.storing import SUFFIX as ROUNDED
 from glowtrain.program.passes.reuse import ReuseOperands
 from glowtrain.program.passes.slices.slicing import slices_in
 from glowtrain.program.program import Instruction, Plan, Program, Repeat
@@ -69,7 +70,8 @@ class MemoryReport:
 class ComputedAgain:
     """What is computed again rather than kept, ``contents``, for the sake of a ``budget``: the ``seconds`` that this
     takes in a step of so many ``step_seconds``, both as the compiler estimates them, and the most bytes that would be
-    alive at once without it. ``slices`` are groups of kernels that run slice by slice.
+    alive at once without it. ``slices`` are groups of kernels that run slice by slice; ``rounded`` is what waits for
+    the backward part in bf16.
     """
 
     contents: tuple[Content, ...]
@@ -78,6 +80,7 @@ class ComputedAgain:
     peak_without: int
     budget: Budget
     slices: tuple[Repeat, ...] = ()
+    rounded: tuple[Content, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -149,12 +152,15 @@ def computed_again(plan: Plan, ordered: Program, options: Options) -> ComputedAg
     """What a plan computes again of a program in which everything was kept."""
     program, rates = plan.program, options.facts.rates
     phases = phases_of(program)
-    contents = (content for content in contents_of(program, phases) if content.kind == "computed again")
+    contents = contents_of(program, phases)
+    again = tuple(content for content in contents if content.kind == "computed again")
+    rounded = tuple(content for content in contents if content.buffer.name.endswith(ROUNDED))
     leaves = zip(_with_trips(program.instructions), phases, strict=True)
     seconds = sum(trips * estimate(leaf, rates) for (leaf, trips), phase in leaves if phase == "again") / 1e9
     step_seconds = total(program.instructions, rates) / 1e9
     without = peak_of(ReuseOperands().run(ordered))
-    return ComputedAgain(tuple(contents), seconds, step_seconds, without, options.memory, tuple(slices_in(program)))
+    slices = tuple(slices_in(program))
+    return ComputedAgain(again, seconds, step_seconds, without, options.memory, slices, rounded)
 
 
 def _with_trips(instructions: Sequence[Instruction], trips: int = 1) -> Iterator[tuple[Instruction, int]]:

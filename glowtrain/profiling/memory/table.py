@@ -36,7 +36,8 @@ def peak_line(report: MemoryReport) -> str:
 
 
 def again_lines(again: ComputedAgain) -> Iterator[str]:
-    """What was chosen to be computed again, and why; and what runs in slices."""
+    """What was chosen to be computed again, and why; what runs in slices, and what waits in bf16."""
+    yield from _rounded_lines(again.rounded)
     yield from _sliced_lines(again.slices)
     if not again.contents:
         yield f"nothing is computed again ({again.reason})"
@@ -49,6 +50,14 @@ def again_lines(again: ComputedAgain) -> Iterator[str]:
         f"this takes {duration(again.seconds)} of a step, {again.share:.1%} more, as estimated, without what fewer "
         f"bytes save; with everything kept the peak would be {byte_text(again.peak_without)}"
     )
+
+
+def _rounded_lines(rounded: Sequence[Content]) -> Iterator[str]:
+    """What waits for the backward part in bf16, if anything does."""
+    if rounded:
+        size = sum(content.nbytes for content in rounded)
+        results = plural(len(rounded), "result")
+        yield f"rounded to bf16 until the backward pass: {results}, {byte_text(size)} in place of {byte_text(2 * size)}"
 
 
 def _sliced_lines(slices: Sequence[Repeat]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """What instructions decide by: comparing, rounding, counting. A value that was rounded decides otherwise now and then.
 
-That can be harmless: the derivative of ReLU looks at a sign, which rounding keeps, and that of Clip at a bound that is
-known, past which rounding moves few. But the gradient of a maximum goes to the elements that equal it: of elements
+That can be harmless: the derivatives of ReLU and Clip ask on which side of a bound that is known a value lies, where
+rounding moves few across. But the gradient of a maximum goes to the elements that equal it: of elements
 that were rounded none may, or several. And a number of a class is no class at all once it is rounded.
 """
 
