@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import glowtrain as gt
 from glowtrain.compiler.walk import planned
@@ -29,6 +31,7 @@ from glowtrain.program.passes.slices import slicing
 from glowtrain.program.passes.slices.slicing import Grain, Slicing, slices_in
 from glowtrain.program.program import Kernel, Program
 from glowtrain.program.verify import verify
+from glowtrain.quantization import Recipe
 from glowtrain.stages import PLAIN_RATES, Options
 from glowtrain.types import Array
 
@@ -156,6 +159,19 @@ def test_slices_are_as_fine_as_a_limit_needs(monkeypatch: pytest.MonkeyPatch, li
     verify(found)
     assert [repeat.trips for repeat in slices_in(found)] == trips
     assert plan(found).arena <= limit
+    assert results(found) == results(program)
+
+
+@given(points=st.integers(16, 28), pairs=st.integers(4, 20), stride=st.integers(1, 2))
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_fine_slices_of_any_sizes_keep_results(points: int, pairs: int, stride: int) -> None:
+    """A single channel's sums have another order."""
+    rows = -(-points // stride)
+    text = INVERTED.replace("24", str(points)).replace("48", str(2 * pairs)).replace("12", str(rows))
+    program = parse(text.replace("2*i", f"{stride}*i").replace("2*j", f"{stride}*j"))
+    found = Rematerialize(SMALLEST, sums=gt.Cpu().facts.sums).run(program)
+    verify(found)
+    assert any(True for _ in slices_in(found))
     assert results(found) == results(program)
 
 
@@ -373,16 +389,19 @@ def bottleneck(x: Value) -> Value:
     return gt.nn.linear(gt.nn.flatten(x + gt.nn.conv(y, 4, 1, name="project")), 5, name="scores")
 
 
-def test_a_frozen_bottleneck_runs_in_fine_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("integers", [False, True])
+def test_a_frozen_bottleneck_runs_in_fine_slices(monkeypatch: pytest.MonkeyPatch, integers: bool) -> None:
     """Of what it makes nothing is read backward."""
     monkeypatch.undo()
     random = np.random.default_rng(5)
-    batch = {"x": random.standard_normal((1, 3, 24, 24)).astype(np.float32), "labels": np.array([3])}
+    images = random.standard_normal((16, 3, 24, 24)).astype(np.float32)
+    batch = {"x": images[:1], "labels": np.array([3])}
+    model = gt.quantize(bottleneck, {"x": images}, Recipe(keep=["scores.*"])).model if integers else bottleneck
 
     def after_a_step(memory: int | None) -> gt.Trainer:
         backend = gt.Cpu(cache=False, threads=1)
         trainer = gt.Trainer(
-            bottleneck.bind({"batch": 1}), "softmax_cross_entropy", gt.optim.SGD(0.1), ["scores.*"],
+            model.bind({"batch": 1}), "softmax_cross_entropy", gt.optim.SGD(0.1), ["scores.*"],
             backend=backend, memory=memory,
         )  # fmt: skip
         trainer.step(batch)
@@ -390,8 +409,8 @@ def test_a_frozen_bottleneck_runs_in_fine_slices(monkeypatch: pytest.MonkeyPatch
 
     whole = after_a_step(None)
     use = whole.memory()
-    fine = after_a_step(use.variables + int(0.7 * use.arena))
-    assert fine.memory().arena <= 0.7 * use.arena
+    fine = after_a_step(use.variables + int(0.85 * use.arena))
+    assert fine.memory().arena <= 0.85 * use.arena
     assert fine.variables()["scores.weight"].tobytes() == whole.variables()["scores.weight"].tobytes()
 
 

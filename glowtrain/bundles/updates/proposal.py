@@ -4,9 +4,8 @@ The last layers down to some depth have their biases trained: that needs signs o
 them follow, those first whose squared gradients are the largest for the bytes that they take, whole or a part of their
 rows, as many as there is room for beside the smallest arena. That is done for several depths, and the choice with the
 largest sum of squared gradients is proposed. Every choice is planned, so its bytes are those that compiled code takes.
-Lin et al. 2022, On-Device Training Under 256KB
-Memory (arXiv:2206.15472), choose among the same (biases of the last layers, weights of some, fractions of these) by
-accuracies after trial runs.
+Lin et al. 2022, On-Device Training Under 256KB Memory (arXiv:2206.15472), choose among the same (biases of the last
+layers, weights of some, fractions of these) by accuracies after trial runs.
 """
 
 from __future__ import annotations
