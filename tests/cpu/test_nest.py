@@ -324,3 +324,16 @@ def test_planes_are_stored_at_once_and_strided_lanes_at_constant_distances() -> 
         text = generate(spread(p), Target.named("avx2")).text
         assert stored in text
         assert "x i64>" not in text
+
+
+@pytest.mark.parametrize("channels", [8, 24])
+def test_channels_of_a_tensor_in_place_are_vectors_of_their_own_length(channels: int) -> None:
+    """Stored channels last. A whole vector that is read next to lanes that were stored would wait for them."""
+    x = Buffer("x", f32[5, channels, 7], "variable", (0, 2, 1))
+    scale = Buffer("scale", f32[channels], "input")
+    i, c, j = indices_of((5, channels, 7))
+    p = program([For((i, c, j), (Store(x, (i, c, j), call("max", Load(x, (i, c, j)) * Load(scale, (c,)), 0.5)),))])
+    text = generate(spread(p), Target.named("avx512")).text
+    assert "store <8 x float>" in text
+    assert "masked" not in text
+    assert "insertelement" not in text

@@ -59,6 +59,10 @@ JAM = 4
 """Neighbouring vectors that are computed at once: around a reduction, so that cache lines are used while they are
 there; for bytes, so that they are packed together.
 """
+FEWEST = 4
+"""Lanes of a vector at least. Few neighbours are a small vector: what follows a store of some lanes waits for it if it
+reads next to these, as the next trip does that goes through a tensor in place.
+"""
 PLANES = range(2, 5)
 """How many planes are interleaved into one store."""
 
@@ -142,6 +146,7 @@ class Nests(StatementWriter):
             self._cut(loop, order, whole=whole)
             self._nested(order, loop.body, lambda: self.write(loop.body))
             return
+        width = _vector_of(lane.extent, width)
         planes = self._plane_index(loop, lane)
         others = self._ordered([index for index in loop.indices if index not in (lane, planes)], loop.body)
         self._cut(loop, others, lane, self._lane_trips(lane, loop.body, width, planes is not None), whole=whole)
@@ -285,7 +290,9 @@ class Nests(StatementWriter):
         """What is left of the lanes' loop: less than a vector."""
         rest = lane.extent - start
         if rest and self.target.masked:
-            self._at(Context(lane, width, first_lanes(width, rest)), self.f.index(start), body)
+            width = _vector_of(rest, width)
+            mask = first_lanes(width, rest) if rest < width else None
+            self._at(Context(lane, width, mask), self.f.index(start), body)
         elif rest:
             self._scalar_rest(lane, body, start)
 
@@ -426,3 +433,8 @@ class Nests(StatementWriter):
         offset = self.e.sum(first, self.e.times(self.e.start(), len(vectors)))
         pointer = self.e.pointer(store.buffer, offset)
         scalar.store(self.f, self.f.interleaved(vectors), pointer, store.buffer.dtype.name, self.target)
+
+
+def _vector_of(lanes: int, width: int) -> int:
+    """Lanes of the smallest vector for so many; at most ``width``."""
+    return min(width, max(FEWEST, 1 << (lanes - 1).bit_length()))

@@ -157,9 +157,9 @@ def reduction_cost(work: NestOperations, width: int, free: Free) -> float:
 
 
 def _arithmetic(body: Iterable[Statement]) -> float:
-    nodes = {
-        node for statement in body for expr in expressions(statement) for node in walk(expr) if isinstance(node, Apply)
-    }
+    """Without that of subscripts: most of it is done outside of the loops, or for all lanes at once."""
+    values = (expr for statement in body for expr in expressions_of_value(statement))
+    nodes = {node for value in values for node in computed(value) if isinstance(node, Apply)}
     return sum(_price(node) for node in nodes)
 
 
