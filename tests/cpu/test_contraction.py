@@ -188,6 +188,7 @@ def contractions(draw: st.DrawFn) -> Contraction:
     return Contraction(
         names, tuple(extents), accesses["c"], accesses["a"], accesses["b"], tuple(clips),
         draw(st.sampled_from(["f32", "f32", "f64"])), draw(st.booleans()),
+        resident=(draw(st.booleans()), draw(st.booleans())),
     )  # fmt: skip
 
 
@@ -453,6 +454,42 @@ def test_ranges_of_a_matrix_from_memory_have_many_columns() -> None:
     from_memory, held = (generate(matmul(8, 2048, 2048), "contract", target).work for target in (small, large))
     assert from_memory.shared >= 2048 * rates.NEW_PAGE > 8 * held.shared
     assert -(-from_memory.tasks // chunk_of(from_memory, GRAIN)) <= 8
+
+
+def written_by(contraction: Contraction, target: Target, tasks: int) -> np.ndarray:
+    """Which results the first tasks compute."""
+    kernel, buffers = generate(contraction, "contract", target), Buffers(contraction)
+    function = build(kernel.text, target, ["contract"]).function("contract", 6)
+    assert not kernel.workspace
+    function(*(array.ctypes.data for array in (buffers.c, buffers.a, buffers.b, buffers.c[:0])), 0, tasks)
+    rows, columns = contraction.extents[:2]
+    return (buffers.c[: rows * columns] != UNTOUCHED).reshape(rows, columns)
+
+
+SHARED_BY_ROWS = {
+    "a few columns": matmul(90, 40, 200),
+    "a matrix that stays": matmul(18, 200, 100, resident=(False, True)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SHARED_BY_ROWS))
+def test_tasks_next_to_each_other_have_rows_in_common(name: str) -> None:
+    """Where each thread may well read all of B, what a thread writes are whole rows, whose lines no other one has."""
+    contraction, target = SHARED_BY_ROWS[name], WIDTHS["256"]
+    tiles = -(-contraction.extents[0] // 6)
+    columns, rest = divmod(generate(contraction, "contract", target).work.tasks, tiles)
+    assert columns > 1
+    assert not rest
+    found = written_by(contraction, target, 2 * columns)
+    assert np.all(found[:12])
+    assert not np.any(found[12:])
+
+
+def test_tasks_of_a_large_matrix_have_columns_in_common() -> None:
+    """Each thread would bring all of it."""
+    found = written_by(matmul(18, 200, 100), WIDTHS["256"], 2)
+    assert np.all(found[:12, 0])
+    assert not np.any(found[:, 100:])
 
 
 @pytest.mark.parametrize("width", ["256", "512"])

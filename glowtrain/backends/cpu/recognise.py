@@ -7,7 +7,7 @@ finished sums (bias, activation, optimizer update, further results) becomes the 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,6 +59,18 @@ _EXPENSIVE = 30
 """Instructions of a function that is none of the processor's."""
 _EACH_LANE = 4
 """Instructions for one lane of a load or store whose lanes are not neighbours."""
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """Buffers that no call changes (``lasting``), and those that the innermost loop around a kernel reads and does not
+    change (``held``)."""
+
+    lasting: Set[Buffer] = frozenset()
+    held: Set[Buffer] = frozenset()
+
+
+NOTHING = Unchanged()
 
 
 @dataclass(frozen=True)
@@ -160,16 +172,19 @@ def contraction_text(
     name: str,
     target: Target,
     outer: Sequence[Index],
-    lasting: Collection[Buffer] = (),
+    unchanged: Unchanged = NOTHING,
 ) -> Generated:
     """The generated function ``name(c, a, b, further operands, workspace, outer indices, begin, end)``. Operands that
-    are constants, or of the ``lasting`` ones, may be wanted packed."""
-    contraction = contraction_of(product, lasting)
+    are constants, or of the lasting ones, may be wanted packed."""
+    resident = [
+        x.buffer in unchanged.held and not outer_offset(x, product.indices).terms for x in (product.a, product.b)
+    ]
+    contraction = replace(contraction_of(product, unchanged.lasting), resident=(resident[0], resident[1]))
     epilogue = None if product.plain else FusedEpilogue(kernel, product, target, outer)
     return generate(contraction, name, target, epilogue, "internal")
 
 
-def contraction_of(product: ContractionProduct, lasting: Collection[Buffer] = ()) -> Contraction:
+def contraction_of(product: ContractionProduct, lasting: Set[Buffer] = frozenset()) -> Contraction:
     """The loops of a contraction, without its epilogue; ``lasting`` are variables of floats that nothing updates."""
     inner = product.indices
     c, a, b = (_access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b))
@@ -199,7 +214,7 @@ def _stored(dtype: str) -> str:
     return dtype if MEMORY[dtype] == REGISTER[dtype] else f"u{8 * SIZE[dtype]}"
 
 
-def _operand(load: Load, inner: Sequence[Index], lasting: Collection[Buffer] = ()) -> Operand:
+def _operand(load: Load, inner: Sequence[Index], lasting: Set[Buffer] = frozenset()) -> Operand:
     """What generating code must know of an operand beside its addresses."""
     fixed = (load.buffer.kind == "constant" or load.buffer in lasting) and not outer_offset(load, inner).terms
     return Operand(load.dtype.name, _axes(load, inner), int(load.fill or 0), fixed, is_small(load.buffer))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
@@ -24,6 +24,7 @@ from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.cpu.recognise import (
     ContractionProduct,
     FusedEpilogue,
+    Unchanged,
     contraction_text,
     further_operands,
     is_small,
@@ -153,15 +154,16 @@ class _Kernels:
         self.target = target
         self.users: dict[str, list[str]] = {}
         self._names: dict[tuple[tuple[str, str], ...], str] = {}
-        self._units: dict[tuple[Key, tuple[tuple[bool, bool], ...]], tuple[_Unit, list[Buffer]]] = {}
+        self._units: dict[tuple[Key, tuple[tuple[bool, bool, bool], ...]], tuple[_Unit, list[Buffer]]] = {}
         self._smalls: dict[Buffer, bool] = {}
 
-    def unit(self, kernel: Kernel, outer: list[Index], lasting: Collection[Buffer] = ()) -> _Unit:
-        """The code of a kernel's structure, over its own buffers, of which ``lasting`` ones may be packed."""
-        known = tuple((b.kind == "constant" or b in lasting, self._small(b)) for b in kernel.operands)
+    def unit(self, kernel: Kernel, outer: list[Index], unchanged: Unchanged) -> _Unit:
+        """The code of a kernel's structure, over its own buffers."""
+        lasting, held = unchanged.lasting, unchanged.held
+        known = tuple((b.kind == "constant" or b in lasting, self._small(b), b in held) for b in kernel.operands)
         key = structure(kernel, outer), known
         if key not in self._units:
-            self._units[key] = _unit(kernel, self.target, outer, lasting), kernel.operands
+            self._units[key] = _unit(kernel, self.target, outer, unchanged), kernel.operands
         unit, operands = self._units[key]
         return unit.on(operands, kernel.operands)
 
@@ -202,6 +204,7 @@ class _Step:
         self.kernels: dict[tuple[Kernel, tuple[Index, ...]], _Unit] = {}
         self.workspace = 0
         self.lasting = _lasting(plan) if options.pack_variables else frozenset[Buffer]()
+        self.held = dict(_held(plan.program.instructions, frozenset()))
         self.packed: dict[tuple[Buffer, Packing], Buffer] = {}
         called = (leaf.native for leaf in plan.program.leaves)
         self.natives = list(dict.fromkeys(function for function in called if function is not None))
@@ -308,7 +311,8 @@ class _Step:
     def _unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
         """A kernel's code, written once for all kernels of one structure."""
         if (kernel, tuple(outer)) not in self.kernels:
-            self.kernels[kernel, tuple(outer)] = self.functions.unit(kernel, outer, self.lasting)
+            unchanged = Unchanged(self.lasting, self.held[kernel])
+            self.kernels[kernel, tuple(outer)] = self.functions.unit(kernel, outer, unchanged)
         return self.kernels[kernel, tuple(outer)]
 
     def _add(self, call: Invocation, outer: list[Index], ranges: int) -> None:
@@ -395,13 +399,22 @@ def packed(buffer: Buffer, packing: Packing) -> Buffer:
     return Buffer(f"{buffer.name}.packed", TensorType(u8, data.shape), "constant", initial=data)
 
 
-def _unit(kernel: Kernel, target: Target, outer: list[Index], lasting: Collection[Buffer]) -> _Unit:
+def _held(instructions: Sequence[Instruction], around: frozenset[Buffer]) -> Iterator[tuple[Kernel, frozenset[Buffer]]]:
+    """Each kernel, and the buffers that the innermost loop around it reads and does not change."""
+    for instruction in instructions:
+        if instruction.kernel is not None:
+            yield instruction.kernel, around
+        else:
+            yield from _held(instruction.children, frozenset(instruction.reads) - frozenset(instruction.writes))
+
+
+def _unit(kernel: Kernel, target: Target, outer: list[Index], unchanged: Unchanged) -> _Unit:
     """Write one kernel: by the contraction generator where it fits, as a general nest elsewhere."""
     try:
         product = recognise(kernel)
         if product is None:
             return _general(kernel, target, outer)
-        return _contraction(kernel, product, target, outer, lasting)
+        return _contraction(kernel, product, target, outer, unchanged)
     except CodegenError as error:
         raise CodegenError(f"kernel {kernel.name}: {error}") from error
 
@@ -419,9 +432,9 @@ def _general(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
 
 
 def _contraction(
-    kernel: Kernel, product: ContractionProduct, target: Target, outer: list[Index], lasting: Collection[Buffer]
+    kernel: Kernel, product: ContractionProduct, target: Target, outer: list[Index], unchanged: Unchanged
 ) -> _Unit:
-    generated = contraction_text(kernel, product, _NAME, target, outer, lasting)
+    generated = contraction_text(kernel, product, _NAME, target, outer, unchanged)
     inner = product.indices
     accesses: tuple[Store | Load, ...] = (product.target, product.a, product.b)
     arguments = [Argument(access.buffer, outer_offset(access, inner)) for access in accesses]

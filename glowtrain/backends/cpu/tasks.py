@@ -127,6 +127,14 @@ class TaskRange:
         low = f.intrinsic("smax", begin, f.index(0))
         return TaskRange(plain(f, low), plain(f, f.intrinsic("smin", end, f.index(each))))
 
+    def every(self, f: LlvmFunction, first: Number, apart: int) -> TaskRange:
+        """The trips whose tasks are in the range, of which trip n has task ``first + n * apart``, with ``first`` below
+        ``apart``; perhaps none, with begin >= end."""
+        behind = f.op("sub", f.index(apart - 1), f.index(first))
+        bounds = (f.op("udiv", f.op("add nuw nsw", edge, behind), apart) for edge in self.bounds)
+        begin, end = (plain(f, edge) for edge in bounds)
+        return TaskRange(begin, end)
+
     def between(self, f: LlvmFunction, first: int, last: int | None) -> TaskRange:
         """The part from ``first`` to before ``last`` (``None``: to the end); perhaps empty, with begin >= end."""
         low, high = self.bounds

@@ -26,15 +26,22 @@ _LANES = ("vectors", "columns")
 
 @dataclass(frozen=True)
 class Cut:
-    """The task loops: how many tasks one trip has, by the depth of the level; and what there is to do."""
+    """The task loops: how many tasks one trip has, by the depth of the level; and what there is to do.
+
+    ``columns``: the depth of a level, and its trips, of which every range goes through all: tasks that follow each
+    other are those of one trip of the task loop inside of it.
+    """
 
     each: dict[int, int]
     work: Work
+    columns: tuple[int, int] | None = None
 
 
 def cut(plan: ContractionPlan, copied: float = 0.0) -> Cut:
     """The task loops of a plan. ``copied``: cycles for what the function copies before its first level."""
     depths = _depths(plan)
+    if _rows_first(plan, depths):
+        return _by_rows(plan, depths, copied)
     each, tasks = dict[int, int](), 1
     for depth in reversed(depths):
         each[depth] = tasks
@@ -42,6 +49,26 @@ def cut(plan: ContractionPlan, copied: float = 0.0) -> Cut:
     shared = copied + _packed_again(plan, depths) + _streamed_again(plan, depths)
     work = Work(tasks, max(plan.cost + copied - shared, 0.0) / tasks, shared, _together(plan, each))
     return Cut(each, work)
+
+
+def _rows_first(plan: ContractionPlan, depths: list[int]) -> bool:
+    """Whether threads had better share rows of C, although columns are the outer loop: where all of B, which each
+    would read then, is less than all of A, or is in each core's cache since the last trip of a loop around. Rows are
+    what other kernels share, too, so that A and C stay with one core."""
+    if len(depths) != 2 or any(level.kind in (*_PACKS, "chunk") for level in plan.levels[: depths[-1]]):
+        return False
+    outer, inner = (plan.problem.loops[plan.levels[depth].loop] for depth in depths)
+    if outer.a or not outer.b or inner.b or not inner.a:
+        return False
+    b = _bytes(plan, "b")
+    return b < _bytes(plan, "a") or (plan.problem.resident("b") and b <= plan.machine.l2)
+
+
+def _by_rows(plan: ContractionPlan, depths: list[int], copied: float) -> Cut:
+    """Tasks of which neighbours are columns of the same rows."""
+    columns, rows = (_trips(plan, plan.levels[depth]) for depth in depths)
+    tasks = rows * columns
+    return Cut({depths[1]: 1}, Work(tasks, plan.cost / tasks, copied), (depths[0], columns))
 
 
 def _depths(plan: ContractionPlan) -> list[int]:

@@ -90,7 +90,8 @@ class Contraction:
     an epilogue makes something else of the sums. In sums of floats an operand may be of bytes, whose numbers are meant,
     and in those of f32 it may be of bf16. With ``whole`` the epilogue stores all results, and C, which it reads, never
     holds a part of a sum. ``blocks`` is the reduction loop, if any, of which each trip is summed by itself, from 0 on;
-    these sums are added up then.
+    these sums are added up then. ``resident``: which of the operands are the same at each trip of a loop around the
+    contraction.
     """
 
     names: tuple[str, ...]
@@ -105,6 +106,7 @@ class Contraction:
     result: str = ""
     whole: bool = False
     blocks: int | None = None
+    resident: tuple[bool, bool] = (False, False)
 
     def __post_init__(self) -> None:
         counts = {len(self.names), len(self.extents), *(len(x.strides) for x in (self.c, self.a, self.b))}
@@ -254,6 +256,10 @@ class Problem:
         """Whether the elements of ``a`` or ``b`` are known when code is generated."""
         operands = self.source.operands
         return operands is not None and operands[(operand == "b") != self.swapped].constant
+
+    def resident(self, operand: str) -> bool:
+        """Whether ``a`` or ``b`` is the same at each trip of a loop around: in a cache, perhaps, since the last one."""
+        return self.source.resident[(operand == "b") != self.swapped]
 
     def bytes_of(self, operand: str) -> int:
         """Bytes of an element of ``c``, ``a`` or ``b``."""

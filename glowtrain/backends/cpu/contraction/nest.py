@@ -164,6 +164,9 @@ class Nest:
         if depth in self.cut.each:
             self._walk_tasks(depth, loop, runs)
             return
+        if self.cut.columns is not None and depth == self.cut.columns[0]:
+            self._walk_columns(depth, loop, runs)
+            return
         for start, count, size, cursor in runs:
             if count == 1:
                 self._level(depth + 1, self._moved(cursor, loop, start))
@@ -196,6 +199,19 @@ class Nest:
             index = self.f.op("mul nuw nsw", trip, size) if size > 1 else trip
             index = self.f.op("add nuw nsw", index, shift) if shift else index
             self._level(depth + 1, self._moved(inner, loop, index))
+
+    def _walk_columns(self, depth: int, loop: int, runs: list[tuple[int, int, int, _Cursor]]) -> None:
+        """The same for all trips; in each those tasks of the range that are of its columns, if there are any."""
+        assert self.cut.columns is not None
+        first, columns = 0, self.cut.columns[1]
+        for start, count, size, cursor in runs:
+            with self.f.loop(count, hint="columns") as counted:
+                tasks = cursor.tasks.every(self.f, self.f.op("add nuw nsw", counted.index, first), columns)
+                with self.f.when(self.f.compare("slt", tasks.begin, tasks.end), hint="some"):
+                    index = self.f.op("mul nuw nsw", counted.index, size)
+                    index = self.f.op("add nuw nsw", index, start)
+                    self._level(depth + 1, self._moved(replace(cursor, tasks=tasks), loop, index))
+            first += count
 
     def _moved(self, cursor: _Cursor, loop: int, by: Number) -> _Cursor:
         """Every address moved by ``by`` steps of a loop; the vector loop moves in whole vectors."""

@@ -69,7 +69,8 @@ def prepare_for_matrices(contraction: Contraction, target: Target) -> Prepared |
 def _turned(contraction: Contraction) -> Contraction:
     operands = contraction.operands
     assert operands is not None
-    return replace(contraction, a=contraction.b, b=contraction.a, operands=(operands[1], operands[0]))
+    new = replace(contraction, a=contraction.b, b=contraction.a, operands=(operands[1], operands[0]))
+    return replace(new, resident=(contraction.resident[1], contraction.resident[0]))
 
 
 def _clips(operand: Operand, extents: Sequence[int]) -> dict[EpilogueClip, None]:
