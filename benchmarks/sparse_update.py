@@ -200,7 +200,7 @@ def rows_of(model: gt.Template, examples: Examples, notes: Notes) -> Iterator[Ro
     """Full fine-tuning in the usual way and one image at a time, then parts within budgets."""
     updates = len(examples.train[0]) * notes.epochs
     usual = gt.optim.Adam(1e-3, schedule=gt.optim.Cosine(updates // BATCH))
-    single, larger = (gt.optim.SGD(lr, schedule=gt.optim.Cosine(updates)) for lr in (0.01, 0.05))
+    single, larger = (gt.optim.SGD(lr, schedule=gt.optim.Cosine(updates)) for lr in (0.003, 0.05))
     names = [variable.name for variable in model.bind({"batch": 1}).variables if variable.trainable]
     yield Row("all, batch 32, Adam", model, None, usual, BATCH, frozen=False)
     yield Row("all", model, tuple(name for name in names if not name.endswith(".scale")), single)
