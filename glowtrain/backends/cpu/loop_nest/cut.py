@@ -7,12 +7,13 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from glowtrain.backends.cpu.loop_nest.expressions import reached
-from glowtrain.backends.cpu.order.analysis import Free, reductions
+from glowtrain.backends.cpu.order.analysis import Free, accesses, reductions
 from glowtrain.backends.cpu.tasks import WANTED
 from glowtrain.loops import (
     FUNCTIONS,
     Accumulate,
     Apply,
+    Buffer,
     Expr,
     For,
     Index,
@@ -30,6 +31,8 @@ from glowtrain.types import i64
 
 CYCLES = {Cost.CHEAP: 1.0, Cost.STEP: 2.0, Cost.EXPENSIVE: 16.0}
 """Of scalar functions on a vector, beside others; expensive ones take from 9 (exp, log) to 60 (pow)."""
+BYTES = 8.0
+"""In a cycle, from another core or from a cache that all share. Alone, a core would have to fetch what others wrote."""
 SHORT = 16
 """Elements of a reduction that may be summed again for each range."""
 
@@ -85,6 +88,15 @@ def _separate(index: Index, body: Sequence[Statement]) -> bool:
 
 def _tells(index: Index, target: Accumulate) -> bool:
     return any([atom for atom, _ in affine(subscript).terms] == [index] for subscript in target.index)
+
+
+def moved(body: Sequence[Statement]) -> int:
+    """Bytes that statements read and write, those of an element once."""
+    found = dict[Buffer, int]()
+    for access in accesses(body):
+        touched = min(access.trips * access.buffer.dtype.size, access.buffer.type.nbytes)
+        found[access.buffer] = max(touched, found.get(access.buffer, 0))
+    return sum(found.values())
 
 
 def operations(body: Sequence[Statement], width: int) -> float:
