@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.types import Array
 

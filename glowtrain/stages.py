@@ -6,10 +6,11 @@ The stages themselves are listed in one table, :data:`glowtrain.compiler.walk.WA
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from typing import Any, Protocol
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.memory.budget import UNSAID, Budget
 from glowtrain.memory.residuals import Residuals

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
@@ -16,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from glowtrain.deferred import cached_property
+from glowtrain.deferred import cached_property, dataclass
 from glowtrain.errors import ShapeError
 
 Array = NDArray[Any]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import DifferentiationError, GraphError
 from glowtrain.grad.gradients import check_scalar, gradients, reached
 from glowtrain.grad.parts import WHOLE, Parts

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import ClassVar
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Value
 from glowtrain.ops.elementwise.arithmetic import Reciprocal, Sqrt

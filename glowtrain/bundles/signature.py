@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
 from glowtrain.backends.cpu.step import Code
 from glowtrain.bundles.c_names import MACROS
 from glowtrain.bundles.contents import STEP, identifier
+from glowtrain.deferred import dataclass
 from glowtrain.errors import BundleError
 from glowtrain.grad.training import LOSS
 from glowtrain.optim import HYPER

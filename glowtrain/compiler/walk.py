@@ -11,9 +11,10 @@ import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import GraphError
 from glowtrain.graph import Graph
 from glowtrain.graph import verify as verify_graph

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from glowtrain.deferred import dataclass
 from glowtrain.loops.language import (
     Accumulate,
     Apply,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Value
 from glowtrain.losses.base import Loss, OutputLoss

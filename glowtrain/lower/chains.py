@@ -9,8 +9,8 @@ are left to those passes, which weigh them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.loops import Expr, Statement, Tensor, pointwise, rewrite
 from glowtrain.loops.equal_nodes import EqualNodes

@@ -7,8 +7,9 @@ elementwise operators nothing is optimised here: each node writes its own buffer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Rows, Statement, Tensor, indices_of
 from glowtrain.lower.chains import LONGEST, Chained, linked, lower_chain, size_of

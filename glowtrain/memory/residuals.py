@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 
 ResidualType = Literal["bf16"] | None

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import BindingError, GraphError, InputError, ShapeError, UnpicklableError
 from glowtrain.graph import Binding, Graph, Input, Template, Value, Variable
 from glowtrain.nn.checks import check_extents

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Graph, Node, Operator, Value, bodies_of, rewrite
 
 LARGEST_COMPARED = 1 << 16

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import TracebackType
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError, GraphError
 from glowtrain.graph import Graph, verify
 from glowtrain.optimize.cse import MergeEqual

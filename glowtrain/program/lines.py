@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NoReturn
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import TextError
 from glowtrain.program.statement_text import NAME as NAME_PATTERN
 from glowtrain.types import DTYPES, DType, TensorType

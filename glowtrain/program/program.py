@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Self
 
-from glowtrain.deferred import cached_property, remembered
+from glowtrain.deferred import cached_property, dataclass, remembered
 from glowtrain.loops import (
     Accumulate,
     Buffer,

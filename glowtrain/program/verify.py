@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import ProgramError
 from glowtrain.loops import (
     FUNCTIONS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.runtime.device.device_manager import DeviceManager

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.presentation.words import listed
 from glowtrain.types import Array

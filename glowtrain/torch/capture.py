@@ -6,7 +6,7 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import ModelError
 from glowtrain.graph import Input, Value, Variable
 from glowtrain.torch.aten.table import type_of_fake

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import BindingError, GlowtrainError, ShapeError
 from glowtrain.grad import SplitStep, gradient_graph, loss_graph, micro_batched_graph, split_step, training_graph
 from glowtrain.grad.parts import Bounds, Parts

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import CheckpointError
 from glowtrain.presentation import figures, pages
 from glowtrain.presentation.words import plural

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +16,7 @@ from glowtrain.backends.base import Backend, Batches
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, Specialisation, compile
+from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, no_model

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError, InputError, VerificationError
 from glowtrain.gradcheck.operators.coverage import Covered, covered, summary, untested
 from glowtrain.gradcheck.operators.edges import drawn_edge, drawn_example

@@ -4,10 +4,11 @@ unused results and updated state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import ShapeError
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.programs.bodies import rules

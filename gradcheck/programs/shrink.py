@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from glowtrain.backends.interpreter import evaluate
+from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.gradcheck.programs.case import Case
 from glowtrain.gradcheck.programs.rungs import check_case

@@ -24,7 +24,7 @@ from glowtrain.stages import Options
 
 COMPILER = (
     "backends", "compiler", "graph", "loops", "lower", "ops", "optimize", "program",
-    "native.py", "stages.py", "types.py",
+    "deferred.py", "native.py", "stages.py", "types.py",
 )  # fmt: skip
 """The sources that decide what becomes of a graph, in Glowtrain's folder."""
 _SOURCES = ".py", ".ll"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from glowtrain.backends.cpu.artifact import NativeArtifact
@@ -13,6 +12,7 @@ from glowtrain.backends.cpu.threads.share import Shared
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.pieces import compile_pieces
 from glowtrain.backends.llvm.target import Target
+from glowtrain.deferred import dataclass
 from glowtrain.presentation.words import plural
 from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options

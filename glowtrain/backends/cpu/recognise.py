@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from glowtrain.backends.llvm.formats import MEMORY, REGISTER, SIZE, as_stored
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, Number, pointer
+from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     Affine,
     Apply,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import singledispatchmethod
 
 import numpy as np
@@ -37,6 +37,7 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import CALLER, INDEX, LlvmFunction
 from glowtrain.backends.llvm.toolchain import module_text
 from glowtrain.backends.llvm.values import POINTER, LlvmValue, pointer
+from glowtrain.deferred import dataclass
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
 from glowtrain.native import NativeFunction

@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +14,7 @@ from glowtrain.bundles.example import program
 from glowtrain.bundles.header import header
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.verify.trace import BitTrace, StepTrace, printable
+from glowtrain.deferred import dataclass
 from glowtrain.errors import BundleError
 from glowtrain.presentation.words import plural
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -17,6 +16,7 @@ from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
 from glowtrain.cli.arguments.training import RunLength, optimizer_of, parts_of_batches, schedule_of
 from glowtrain.cli.terminal.console import INTERRUPTED, command, note, out, seconds
+from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.memory.residuals import checked_type

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, defs, helper
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import ModelError
 from glowtrain.graph import Constant, Graph, Node, Operator, Value
 from glowtrain.graph.specialise.binding import Trimmed

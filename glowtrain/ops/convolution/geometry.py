@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from glowtrain.deferred import dataclass
 from glowtrain.graph import Operator
 from glowtrain.loops import Expr
 from glowtrain.types import Array, Shape, TensorType

@@ -9,11 +9,12 @@ nodes, membership in a set a balanced search tree (with two nodes for each membe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import ShapeError
 from glowtrain.types import Array
 

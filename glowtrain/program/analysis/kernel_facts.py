@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from glowtrain.deferred import cached_property, remembered
+from glowtrain.deferred import cached_property, dataclass, remembered
 from glowtrain.loops import (
     FUNCTIONS,
     Apply,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     Accumulate,
     Apply,

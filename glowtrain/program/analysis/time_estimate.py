@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from glowtrain.deferred import remembered
+from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import (
     FUNCTIONS,
     Accumulate,

@@ -13,11 +13,12 @@ every machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 import numpy as np
 
+from glowtrain.deferred import dataclass
 from glowtrain.program.memory.packing_search import Item, OutOfSteps, StepBudget, search
 
 STEPS = 4_000

@@ -7,9 +7,9 @@ as many bytes as offsets are multiples of.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer, Written
 from glowtrain.program.analysis.write_coverage import covered
 from glowtrain.program.memory.packing import Packed, pack, peak

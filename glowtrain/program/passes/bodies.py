@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer
 from glowtrain.program.program import Instruction, Program, Repeat
 

@@ -9,8 +9,9 @@ outputs are row-major: they belong to the caller, and so may variables; or these
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer, Expr, Load, Store, affine, loads, statements, walk
 from glowtrain.loops.affine import combine
 from glowtrain.program.program import Kernel, Program

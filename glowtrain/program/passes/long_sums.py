@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 
+from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     Buffer,
     Expr,

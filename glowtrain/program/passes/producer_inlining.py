@@ -13,10 +13,11 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     Buffer,
     Cast,

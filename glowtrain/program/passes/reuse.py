@@ -13,9 +13,9 @@ parameter.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from glowtrain.deferred import remembered
+from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import Accumulate, Buffer, Expr, For, Let, Load, Store, evaluations, statements
 from glowtrain.loops.views import viewed
 from glowtrain.program.analysis.kernel_facts import box, contractions, covers

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import (
     Constant,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Model, Node, Replacements, Value, translate
 from glowtrain.modes.training_and_inference import inference

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.names import matches

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import QuantizationError
 from glowtrain.quantization.calibration.ranges import METHODS, WEIGHT_METHODS, Method, method_of
 from glowtrain.quantization.checks import check_count, check_kind, check_names

@@ -11,13 +11,14 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from threading import Lock
 from typing import Any
 
+from glowtrain.deferred import dataclass
 from glowtrain.serving.http import messages
 from glowtrain.serving.http.bodies import Body
 from glowtrain.serving.requests import InferAnswer, InferRequest

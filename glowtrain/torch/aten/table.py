@@ -9,11 +9,11 @@ call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from glowtrain.deferred import dataclass
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.torch.dtypes import from_torch_dtype

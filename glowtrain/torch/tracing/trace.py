@@ -13,7 +13,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from threading import RLock
 from typing import Any
@@ -25,6 +25,7 @@ from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, Tens
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.torch.aten import TABLE
 from glowtrain.torch.tracing.places import innermost_line

@@ -10,7 +10,6 @@ import ctypes
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 
 from glowtrain.backends.base import DirectCall
 from glowtrain.backends.state import address_of, zeros
+from glowtrain.deferred import dataclass
 from glowtrain.torch.memory import Allocation, Spans
 from glowtrain.torch.watching.guard import Guard, addresses, lines_of
 from glowtrain.torch.watching.native import library

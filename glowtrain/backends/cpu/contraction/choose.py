@@ -7,7 +7,7 @@ High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008), with the layers 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, combinations
 from math import ceil, prod
 
@@ -29,6 +29,7 @@ from glowtrain.backends.cpu.contraction.describe import Problem
 from glowtrain.backends.cpu.contraction.matrices.block import MatrixBlock
 from glowtrain.backends.cpu.contraction.rates import Machine
 from glowtrain.backends.cpu.order.contraction import CHAIN
+from glowtrain.deferred import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ its operands, whichever is more. What things cost, on a present out-of-order cor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, prod
 
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.describe import Problem
 from glowtrain.backends.cpu.contraction.rates import LINE, NEXT_LINES, OTHER_LINES, PAGE, THIRD_LEVEL, Machine
 from glowtrain.backends.cpu.order.contraction import FEW_PARTIALS, SumOrder
-from glowtrain.deferred import cached_property
+from glowtrain.deferred import cached_property, dataclass
 
 
 @dataclass(frozen=True)

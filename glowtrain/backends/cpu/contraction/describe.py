@@ -8,7 +8,7 @@ all of this form; what a loop *is* (row, column, batch, reduction) follows from 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,7 +19,7 @@ from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, vector
-from glowtrain.deferred import cached_property
+from glowtrain.deferred import cached_property, dataclass
 
 if TYPE_CHECKING:
     from glowtrain.backends.cpu.contraction.copies.packing import Packing

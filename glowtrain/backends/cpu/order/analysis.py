@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
-from glowtrain.deferred import remembered
+from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import (
     FUNCTIONS,
     Accumulate,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from glowtrain.deferred import Deferred
+from glowtrain.deferred import Deferred, dataclass
 
 if TYPE_CHECKING:
     from glowtrain.backends.cpu.sums import orders

@@ -7,7 +7,7 @@ low to high. ``error`` comments give log2 of the largest relative error of the f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from glowtrain.deferred import dataclass
 
 Polynomial = tuple[float, ...]
 

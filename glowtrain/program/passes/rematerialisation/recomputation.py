@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from glowtrain.deferred import cached_property
+from glowtrain.deferred import cached_property, dataclass
 from glowtrain.loops import (
     Accumulate,
     Buffer,

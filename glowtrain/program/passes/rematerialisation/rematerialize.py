@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import MemoryBudgetError
 from glowtrain.memory.budget import UNSAID, Budget, check_variables
 from glowtrain.names import Names

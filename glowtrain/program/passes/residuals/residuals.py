@@ -15,8 +15,9 @@ Source: Chakrabarti and Moseley, Backprop with Approximate Activations for Memor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from glowtrain.deferred import dataclass
 from glowtrain.errors import MemoryBudgetError
 from glowtrain.loops import Buffer
 from glowtrain.memory.budget import SMALLEST, UNSAID, Budget, budget_of

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from glowtrain.deferred import remembered
+from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import (
     Accumulate,
     Buffer,

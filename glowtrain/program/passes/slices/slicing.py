@@ -14,12 +14,12 @@ FlashAttention (NeurIPS 2022), for the memory; both carry sums over from block t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 
-from glowtrain.deferred import remembered
+from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import Accumulate, Buffer, Index, Store, address, statements
 from glowtrain.names import Names
 from glowtrain.program.analysis.kernel_facts import contractions

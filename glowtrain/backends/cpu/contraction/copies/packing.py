@@ -8,7 +8,6 @@ i32: what its sums begin with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -18,6 +17,7 @@ from glowtrain.backends.cpu.contraction.dot import Dot
 from glowtrain.backends.llvm.formats import REGISTER, SIZE
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, in_all_lanes, pointer, vector, zero
+from glowtrain.deferred import dataclass
 from glowtrain.types import Array
 
 Parts = tuple[tuple[int, int], ...]
