@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 from weakref import ref
 
@@ -63,6 +64,11 @@ class DType:
         if all(isinstance(extent, int) for extent in extents):
             return TensorType(self, extents)
         return Spec(self, extents)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, DType) and (self.name, self.numpy, self.kind) == (other.name, other.numpy, other.kind)
+        )
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -174,15 +180,26 @@ class TensorType:
         """Whether an array has exactly this type."""
         return array.dtype == self.dtype.numpy and array.shape == self.shape
 
-    def __str__(self) -> str:
+    @cached_property
+    def text(self) -> str:
+        """``f32[64,784]``, which :func:`parse_type` reads."""
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    def __str__(self) -> str:
+        return self.text
 
     __repr__ = __str__
 
 
 def type_of(array: Array) -> TensorType:
     """The tensor type of an array."""
-    return TensorType(dtype_of(array.dtype), tuple(int(extent) for extent in array.shape))
+    return _typed(array.dtype, array.shape)
+
+
+@lru_cache(maxsize=1024)
+def _typed(dtype: np.dtype[Any], shape: Shape) -> TensorType:
+    """Most constants of a graph are scalars, and most variables have one of a few shapes."""
+    return TensorType(dtype_of(dtype), tuple(map(int, shape)))
 
 
 class LazyArray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import sys
 import types
 import typing
 from collections.abc import Sequence
@@ -69,14 +70,21 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def _read_annotations(cls: type) -> dict[str, Any]:
+    owners = {name: owner for owner in reversed(cls.__mro__) for name in vars(owner).get("__annotations__", {})}
     try:
-        hints = typing.get_type_hints(cls)
+        hints = {field.name: _hint(owners[field.name], field.type) for field in dataclasses.fields(cls)}
     except NameError as error:
         raise PluginError(
             f"{cls.__module__}.{cls.__qualname__}: an annotation cannot be read: {error}; "
             "what annotations name must be imported at the top of the module"
         ) from None
-    return {field.name: _without_none(hints[field.name]) for field in dataclasses.fields(cls)}
+    return {name: _without_none(hint) for name, hint in hints.items()}
+
+
+def _hint(owner: type, annotation: Any) -> Any:
+    """What an annotation of a class says. Those of its class variables, which are many, are not read."""
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    return typing.get_type_hints(holder, dict(vars(owner)), vars(sys.modules[owner.__module__]))["it"]
 
 
 def _without_none(hint: Any) -> Any:

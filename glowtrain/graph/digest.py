@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from glowtrain.graph.graph import Graph
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
-from glowtrain.types import Array, TensorType
+from glowtrain.types import Array
 
 DIGITS = 16
 """Length of the digests that are written down."""
@@ -95,7 +94,8 @@ class _Digest:
 
 def _attributes(operator: Operator) -> list[tuple[str, str]]:
     """The attributes that are not at their defaults, so that new ones with defaults change nothing."""
-    return [(name, _attribute(value)) for name, value in sorted(operator.stated().items())]
+    stated = operator.stated()
+    return [(name, _attribute(stated[name])) for name in sorted(stated)] if stated else []
 
 
 def _attribute(value: Any) -> str:
@@ -107,13 +107,7 @@ def _attribute(value: Any) -> str:
 
 
 def _types(values: Iterable[Value]) -> list[str]:
-    return [_type(value.type) for value in values]
-
-
-@lru_cache(maxsize=4096)
-def _type(type_: TensorType) -> str:
-    """The same few types occur at most nodes."""
-    return str(type_)
+    return [value.type.text for value in values]
 
 
 def _content(array: Array) -> str:

@@ -322,6 +322,8 @@ def as_tuple(results: Result | tuple[Result, ...]) -> tuple[Result, ...]:
 
 def same_attribute(value: Any, other: Any) -> bool:
     """Whether two attributes are equal and compute the same: 0.0 is not -0.0."""
+    if value is other and not isinstance(value, (float, tuple)):
+        return True
     if isinstance(value, tuple) and isinstance(other, tuple):
         return len(value) == len(other) and all(map(same_attribute, value, other))
     if isinstance(value, (int, float)) and isinstance(other, (int, float)):

@@ -19,8 +19,10 @@ def topological(roots: Iterable[Value], boundary: Collection[Value] = ()) -> lis
         node = stack[-1]
         if node not in done:
             done[node] = False
-            operands = (value for value in reversed(node.inputs) if value is not None and value not in boundary)
-            stack.extend(value.node for value in operands if value.node is not None and value.node not in done)
+            for value in reversed(node.inputs):
+                maker = None if value is None or value in boundary else value.node
+                if maker is not None and maker not in done:
+                    stack.append(maker)
             continue
         stack.pop()
         if not done[node]:

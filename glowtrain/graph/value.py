@@ -17,7 +17,7 @@ import numpy as np
 from glowtrain.errors import GraphError
 from glowtrain.graph.indexing import indexing
 from glowtrain.graph.operator import Operator
-from glowtrain.graph.registry import Named
+from glowtrain.graph.registry import Named, class_of
 from glowtrain.names import module_in, module_of
 from glowtrain.types import Array, DType, LazyArray, TensorType, elements_of, type_of
 
@@ -260,7 +260,12 @@ def constant(value: Any, dtype: DType | None = None) -> Constant:
     return Constant(np.asarray(value) if dtype is None else np.asarray(value).astype(dtype.numpy))
 
 
-def _operands(inputs: Sequence[Any]) -> list[Value | None]:
+def _operands(inputs: Sequence[Any]) -> Sequence[Value | None]:
+    for value in inputs:
+        if not isinstance(value, Value):
+            break
+    else:
+        return inputs
     dtype = next((value.dtype for value in inputs if isinstance(value, Value) and value.dtype.kind != "bool"), None)
     return [_operand(value, dtype) for value in inputs]
 
@@ -274,10 +279,10 @@ def _operand(value: Any, dtype: DType | None) -> Value | None:
 
 
 def _binary(key: str, left: Any, right: Any) -> Value:
-    result: Value = apply(Named(key)(), (left, right))
+    result: Value = apply(class_of(key)(), (left, right))
     return result
 
 
 def _unary(key: str, value: Value) -> Value:
-    result: Value = apply(Named(key)(), (value,))
+    result: Value = apply(class_of(key)(), (value,))
     return result

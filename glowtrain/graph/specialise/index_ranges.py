@@ -150,9 +150,10 @@ def _readers(nodes: Iterable[Node]) -> Iterator[tuple[Node, int, IndexRange]]:
     for node in nodes:
         own = node.operator.index_ranges(*(None if value is None else value.type for value in node.inputs))
         yield from ((node, position, allowed) for position, allowed in own.items())
+        if own or not any(map(_may_be_index, node.inputs)):
+            continue
         operator = node.operator
-        made_of_others = operator.has("decompose") and not operator.lowers(*node.inputs)
-        if not own and made_of_others and any(map(_may_be_index, node.inputs)):
+        if operator.has("decompose") and not operator.lowers(*node.inputs):
             results = operator.decompose(*node.inputs)
             operands = frozenset(value for value in node.inputs if value is not None)
             yield from _readers(topological(as_tuple(results), operands))

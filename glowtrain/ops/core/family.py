@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from glowtrain.errors import ShapeError
@@ -16,6 +17,12 @@ Grads = tuple[Any, ...]
 
 def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
     """NumPy's broadcast of shapes. Raises :class:`ShapeError` naming the axis that does not fit."""
+    return _broadcast(tuple(shapes))
+
+
+@lru_cache(maxsize=1024)
+def _broadcast(shapes: tuple[Shape, ...]) -> Shape:
+    """The same few shapes meet again and again."""
     if len(set(shapes)) == 1:
         return shapes[0]
     rank = max((len(shape) for shape in shapes), default=0)
@@ -64,11 +71,14 @@ class Elementwise(Operator):
 
     def infer(self, *inputs: TensorType) -> TensorType:
         self.check_operands(*inputs)
+        first, dtype = inputs[0], self.result_dtype(*inputs)
+        shapes = [type_.shape for type_ in inputs]
+        if dtype is first.dtype and shapes.count(first.shape) == len(shapes):
+            return first  # as most are
         try:
-            shape = broadcast_shapes([type_.shape for type_ in inputs])
+            return TensorType(dtype, broadcast_shapes(shapes))
         except ShapeError as error:
             raise self.fail(str(error), *inputs) from None
-        return TensorType(self.result_dtype(*inputs), shape)
 
     def check_operands(self, *inputs: TensorType) -> None:
         """All operands present, of one allowed element type."""
@@ -76,10 +86,11 @@ class Elementwise(Operator):
             raise self.fail(
                 f"takes {self.arity if self.arity >= 0 else 'at least 1'} operand(s), not {len(inputs)}", *inputs
             )
-        if any(type_.dtype != inputs[0].dtype for type_ in inputs):
+        dtypes = [type_.dtype for type_ in inputs]
+        if dtypes.count(dtypes[0]) != len(dtypes):
             raise self.fail("operands must have one element type", *inputs)
-        if inputs[0].dtype.kind not in self.kinds:
-            raise self.fail(f"element type must be {' or '.join(sorted(self.kinds))}, not {inputs[0].dtype}", *inputs)
+        if dtypes[0].kind not in self.kinds:
+            raise self.fail(f"element type must be {' or '.join(sorted(self.kinds))}, not {dtypes[0]}", *inputs)
 
     def result_dtype(self, *inputs: TensorType) -> DType:
         """Element type of the result: that of the operands unless overridden."""

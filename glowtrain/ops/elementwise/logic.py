@@ -278,7 +278,8 @@ class Where(Elementwise):
         if x.dtype != y.dtype:
             raise self.fail("both values must have one element type", *inputs)
         try:
-            return TensorType(x.dtype, broadcast_shapes([type_.shape for type_ in inputs]))
+            shape = broadcast_shapes([type_.shape for type_ in inputs])
+            return x if x.shape == shape else TensorType(x.dtype, shape)
         except ShapeError as error:
             raise self.fail(str(error), *inputs) from None
 
