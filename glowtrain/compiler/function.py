@@ -15,6 +15,7 @@ from glowtrain.backends.base import Artifact, Backend, Batches, one_by_one
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.inputs import as_array, check_inputs, shape_of
 from glowtrain.backends.state import State
+from glowtrain.collector import uncollected
 from glowtrain.compiler.memory_use import MemoryUse, memory_use
 from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.deferred import Deferred
@@ -208,7 +209,7 @@ class Function:
         shapes, latest = self._shapes(self.model, inputs), self._latest
         if shapes is not None and latest is not None and latest[0] == shapes:
             return latest[1]
-        with self._lock:
+        with self._lock, uncollected():
             special = self._bound(self.model, inputs)
             self._latest = None if shapes is None else (shapes, special)
             plain = shapes is not None and special.graph.results is None and not special.graph.binding.values
@@ -243,6 +244,7 @@ class Function:
         parts = {name: structure.parts(name, inputs[name]) for name, structure in template.structures.items()}
         return Binding(dims, {}, parts)
 
+    @uncollected()
     def _specialise(self, key: Key, graph: Graph) -> None:
         self._keep(key, Specialisation(graph, self.backend, self.options, self.state))
 

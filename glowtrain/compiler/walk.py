@@ -7,13 +7,12 @@ checks stages goes through this table, so that all of it sees the same compiler.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from glowtrain.collector import uncollected
 from glowtrain.deferred import dataclass
 from glowtrain.errors import GraphError
 from glowtrain.graph import Graph
@@ -134,25 +133,10 @@ def take(subject: Any, options: Options, stage: Stage) -> Arrival:
 
 def arrive(subject: Any, options: Options = DEFAULT, stages: Sequence[Stage] = WALK) -> Any:
     """What the last of ``stages`` makes of ``subject``."""
-    with _uncollected():
+    with uncollected():
         for arrival in walk(subject, options, stages):
             subject = arrival.result
     return subject
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without Python's search for cycles of objects: nearly all that stages make is in use till the end, and looking
-    through it again and again took a sixth of their time. Of several threads, whoever has stopped it starts it again.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def planned(graph: Graph, options: Options = DEFAULT) -> Plan:

@@ -10,6 +10,7 @@ from typing import Any
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
+from glowtrain.collector import uncollected
 from glowtrain.errors import (
     BindingError,
     InputError,
@@ -69,24 +70,25 @@ def load(
     supported, :class:`BindingError` for dimensions that the model does not have (or no batch to open), and
     :class:`InputError` for another kind of ``source``, and for what ``untie`` does not match.
     """
-    recipe, shared = _recipe(read(source), name, _patterns(untie))
-    if shared:
-        warnings.warn(_sharing(recipe.name, shared), stacklevel=2)
-    bound = whole_extents(recipe.name, dims or {})
-    if open_batch:
-        recipe = opened(recipe, bound, values or {})
-    template = Template(recipe.name, dict(recipe.inputs), recipe.build, dict(recipe.structures))
-    unknown = [symbol for symbol in bound if symbol not in template.symbols]
-    if unknown:
-        known = ", ".join(template.symbols) or "none"
-        raise BindingError(f"{template.name}: there is no dimension {', '.join(unknown)}; the model has: {known}")
-    rest = template.partly(bound, values or {}) if bound or values else template
-    if rest.symbols or rest.structures:
-        return rest
-    try:
-        return template.bind(bound, values) if bound or values else template.build(Binding())
-    except UnknownValueError:
-        return rest
+    with uncollected():
+        recipe, shared = _recipe(read(source), name, _patterns(untie))
+        if shared:
+            warnings.warn(_sharing(recipe.name, shared), stacklevel=2)
+        bound = whole_extents(recipe.name, dims or {})
+        if open_batch:
+            recipe = opened(recipe, bound, values or {})
+        template = Template(recipe.name, dict(recipe.inputs), recipe.build, dict(recipe.structures))
+        unknown = [symbol for symbol in bound if symbol not in template.symbols]
+        if unknown:
+            known = ", ".join(template.symbols) or "none"
+            raise BindingError(f"{template.name}: there is no dimension {', '.join(unknown)}; the model has: {known}")
+        rest = template.partly(bound, values or {}) if bound or values else template
+        if rest.symbols or rest.structures:
+            return rest
+        try:
+            return template.bind(bound, values) if bound or values else template.build(Binding())
+        except UnknownValueError:
+            return rest
 
 
 def _patterns(untie: Any) -> tuple[str, ...]:
