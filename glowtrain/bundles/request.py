@@ -91,7 +91,8 @@ class BundleRequest:
             options = in_bytes(contents, self._options(contents))
             if not _keeps_budget(contents.graphs[PREDICT], options):
                 raise  # parts of a batch would not help a prediction
-            with proposing(*contents.trained, options, self._backend, self._fixed_step):
+            graphs, model = contents.trained
+            with proposing(graphs, model.binding, options, self._backend, self._fixed_step):
                 raise
 
     def _module(self) -> BundleModule:

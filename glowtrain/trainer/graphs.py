@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from glowtrain.deferred import dataclass
 from glowtrain.errors import BindingError, GlowtrainError, ShapeError
 from glowtrain.grad import SplitStep, gradient_graph, loss_graph, micro_batched_graph, split_step, training_graph
 from glowtrain.grad.parts import Bounds, Parts
-from glowtrain.graph import Graph, Template, Variable
+from glowtrain.graph import Binding, Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss
 from glowtrain.modes.training_and_inference import inference, make_trainable
@@ -60,6 +61,11 @@ class TrainerGraphs:
         return example_of(self.model)
 
     @cached_property
+    def example_step(self) -> Graph:
+        """One training step of the example, whole."""
+        return self.whole_step_of(self.example)
+
+    @cached_property
     def canonical(self) -> Graph:
         """The model at a binding that does not depend on how the given graph was bound, where one can be found."""
         binding = self.example.binding
@@ -103,9 +109,20 @@ class TrainerGraphs:
         """The types of the loss's targets, with symbolic extents where a binding decides them."""
         return target_specs(self.example, self.loss)
 
+    def at(self, binding: Binding) -> Graph:
+        """The model at a binding, of which that of the example is there already."""
+        if self.template is None or binding.key == self.example.binding.key:
+            return self.example
+        return self.template.bound(binding)
+
     def step(self) -> Graph | Template:
         """One training step."""
-        return self._derived(self.step_of)
+        if self.template is None:
+            return self.step_of(self.example)
+        return replace(self.template, build=self._step_at)
+
+    def _step_at(self, binding: Binding) -> Graph:
+        return self.step_of(self.at(binding))
 
     def step_of(self, model: Graph) -> Graph:
         """One training step of a bound model, in as many parts of the batch as ``micro_batches`` says;
@@ -114,7 +131,9 @@ class TrainerGraphs:
         Raises :class:`InputError` for a batch that cannot be split so.
         """
         count = self.micro_batches
-        return self.whole_step_of(model) if count in (1, AUTO) else self.step_in_parts(model, int(count))
+        if count not in (1, AUTO):
+            return self.step_in_parts(model, int(count))
+        return self.example_step if model is self.example else self.whole_step_of(model)
 
     def step_in_parts(self, model: Graph, count: int) -> Graph:
         """One training step of a bound model, in so many parts of the batch one after the other."""

@@ -15,6 +15,7 @@ import numpy as np
 from glowtrain.backends.base import Backend, Batches
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
+from glowtrain.collector import uncollected
 from glowtrain.compiler import Function, Specialisation, compile
 from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
@@ -92,6 +93,7 @@ class Steps:
     Arguments and attributes are those of :class:`~glowtrain.trainer.trainer.Trainer`.
     """
 
+    @uncollected()
     def __init__(
         self,
         model: Graph | Template,
@@ -134,7 +136,7 @@ class Steps:
         """True from :meth:`restore` to the next epoch of ``fit``."""
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
-        self._example_step = self.graphs.whole_step_of(self.graphs.example)
+        self._example_step = self.graphs.example_step
         self.residuals = residuals_for(self._example_step, residuals)
         """How results wait for the backward pass: as they are, or rounded."""
         needed = sum(variable.type.nbytes for variable in self._example_step.variables)

@@ -14,6 +14,7 @@ from glowtrain.backends.interpreter import Interpreter
 from glowtrain.cli.commands.train import train
 from glowtrain.data import Dataset
 from glowtrain.errors import DifferentiationError, InputError, NonFiniteError
+from glowtrain.trainer import graphs
 from glowtrain.trainer.fit import Moment
 from tests.training.trainers import Points, images, trainer_of
 
@@ -445,3 +446,20 @@ def test_running_statistics_of_bf16_images_are_f32(points: Points) -> None:
     mean = trainer.variables()["batch_norm.mean"]
     assert mean.dtype == np.float32
     np.testing.assert_allclose(mean, x[:32].mean(), rtol=0.01)
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_step_is_built_once_for_a_binding(mlp: gt.Template, monkeypatch: pytest.MonkeyPatch, *, bound: bool) -> None:
+    """What a trainer learns about the step from is the step that it runs, where the batch is that of a bound model."""
+    built: list[str] = []
+
+    def training_graph(model: gt.Graph, *rest: Any) -> gt.Graph:
+        built.append(str(model.dims))
+        return make(model, *rest)
+
+    make = graphs.training_graph
+    monkeypatch.setattr(graphs, "training_graph", training_graph)
+    trainer = trainer_of(mlp.bind({"batch": 4}) if bound else mlp)
+    for size in (4, 4, 3):
+        trainer.step({"x": np.ones((size, 6), np.float32), "labels": np.zeros(size, np.int64)})
+    assert built == ["{'batch': 4}", "{'batch': 3}"] if bound else ["{'batch': 2}", "{'batch': 4}", "{'batch': 3}"]

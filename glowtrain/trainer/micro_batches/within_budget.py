@@ -16,7 +16,7 @@ from glowtrain.backends.base import Backend
 from glowtrain.compiler import Function, Specialisation
 from glowtrain.deferred import Deferred, dataclass
 from glowtrain.errors import DifferentiationError, InputError, MemoryBudgetError
-from glowtrain.graph import Graph
+from glowtrain.graph import Binding, Graph
 from glowtrain.graph.specialise.binding import Key
 from glowtrain.memory.budget import KEEP, Budget
 from glowtrain.program.program import Plan
@@ -103,14 +103,13 @@ class StepFunction(Function):
         super().__init__(graphs.step(), backend, state, options)
 
     def _specialise(self, key: Key, graph: Graph) -> None:
-        template = self.graphs.template
-        model = self.graphs.example if template is None else template.bound(graph.binding)
         if self.graphs.micro_batches != AUTO:
-            with proposing(self.graphs, model, self.options, self.backend):
+            with proposing(self.graphs, graph.binding, self.options, self.backend):
                 return super()._specialise(key, graph)
         try:
             super()._specialise(key, graph)
         except MemoryBudgetError:
+            model = self.graphs.at(graph.binding)
             parts = PartsOfBatches(self.graphs, model, self.options, self.backend).within()
             count = parts.least_count()
             if count is None:
@@ -122,15 +121,15 @@ class StepFunction(Function):
 
 @contextmanager
 def proposing(
-    graphs: TrainerGraphs | None, model: Graph, options: Options, backend: Backend, form: Form = as_it_is
+    graphs: TrainerGraphs | None, binding: Binding, options: Options, backend: Backend, form: Form = as_it_is
 ) -> Iterator[None]:
-    """Let a :class:`MemoryBudgetError` of a step of a bound model say in how many parts it would keep the budget."""
+    """Let a :class:`MemoryBudgetError` of a step at a binding say in how many parts it would keep the budget."""
     try:
         yield
     except MemoryBudgetError as error:
         if graphs is None or graphs.micro_batches not in (1, AUTO):
             raise
-        parts = PartsOfBatches(graphs, model, options, backend, form).within()
+        parts = PartsOfBatches(graphs, graphs.at(binding), options, backend, form).within()
         count = parts.least_count()
         if count is None:
             raise

@@ -111,7 +111,7 @@ def inspect(
     elif devices is not None:
         show_parts(step, chosen, devices, device_memory, plot)
     else:
-        with proposing(graphs, graph, how, chosen):
+        with proposing(graphs, graph.binding, how, chosen):
             show_stage(step, graph, stage, chosen, how, plot)
 
 
