@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from glowtrain.backends.base import Artifact, Backend, Batches, DirectCall, Executable, Instance
 from glowtrain.backends.cache.folder import Cache
-from glowtrain.backends.cache.key import foreign_modules, key_of
+from glowtrain.backends.cache.key import key_of
 from glowtrain.backends.inputs import check_batches, check_inputs
 from glowtrain.backends.state import State
 from glowtrain.deferred import Deferred
@@ -210,9 +210,9 @@ def _key(graph: Graph, backend: Backend, options: Options) -> str | None:
     What operators and backends of other packages do can depend on more than their sources, so their code is kept only
     where someone asked for it.
     """
-    if backend.cache is None or (backend.cache.own and foreign_modules(graph, [type(backend)])):
+    if backend.cache is None:
         return None
-    return key_of(graph, backend.fingerprint, options, [type(backend)])
+    return key_of(graph, backend.fingerprint, options, [type(backend)], elsewhere=not backend.cache.own)
 
 
 def _kept(graph: Graph, backend: Backend, cache: Cache, key: str) -> Executable | None:

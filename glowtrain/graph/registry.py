@@ -15,8 +15,14 @@ from glowtrain.graph.plugins import load_domain
 BUILT_IN = "glowtrain.ops"
 """The package of the operators that come along; its modules register them when they are imported."""
 
+OWN = "glowtrain"
+"""The domain of operators that come along and that ONNX does not have."""
+
 _registered: dict[str, type[Operator]] = {}
 """The operators whose modules were imported, by key."""
+
+_sought: set[str] = set()
+"""The keys of which all modules that may have the operator were imported."""
 
 Class = TypeVar("Class", bound=type[Operator])
 
@@ -53,15 +59,16 @@ def lookup(key: str) -> type[Operator] | None:
     Raises :class:`PluginError` if that package cannot be imported.
     """
     _import(key)
-    if key not in _registered and (domain := key.rpartition(".")[0]):
+    if key not in _registered and (domain := key.rpartition(".")[0]) not in ("", OWN):
         load_domain(domain)
     return _registered.get(key)
 
 
 def _import(key: str) -> None:
     """Import an operator that comes along."""
-    if key not in _registered:
+    if key not in _registered and key not in _sought:
         import_module(BUILT_IN).import_homes(key.rpartition(".")[2])
+        _sought.add(key)
 
 
 def _import_all() -> None:

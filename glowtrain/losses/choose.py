@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from glowtrain.deferred import dataclass
+from glowtrain.deferred import Deferred, dataclass
 from glowtrain.errors import BindingError, DifferentiationError, InputError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.losses.base import Attached, Loss, LossFunction, output_of, scalar
@@ -14,6 +13,11 @@ from glowtrain.losses.classification import bce_with_logits, nll, softmax_cross_
 from glowtrain.losses.regression import huber, l1, mse
 from glowtrain.presentation.words import kind_of
 from glowtrain.types import Spec, TensorType
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = Deferred("difflib")
 
 
 @dataclass(frozen=True)

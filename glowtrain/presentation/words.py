@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glowtrain.deferred import Deferred
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = Deferred("difflib")
 
 LISTED = 8
 """Names that a message lists before it counts the rest."""

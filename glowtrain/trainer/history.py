@@ -6,13 +6,18 @@ import json
 from collections.abc import Iterator
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from glowtrain.deferred import dataclass
+from glowtrain.deferred import Deferred, dataclass
 from glowtrain.errors import CheckpointError
-from glowtrain.presentation import figures, pages
 from glowtrain.presentation.words import plural
 from glowtrain.trainer.checkpoints.files import check_writable, write_atomically
 from glowtrain.trainer.curves import form_of, picture
+
+if TYPE_CHECKING:
+    from glowtrain.presentation import figures, pages
+else:
+    figures, pages = Deferred("glowtrain.presentation.figures"), Deferred("glowtrain.presentation.pages")
 
 Record = dict[str, float]
 

@@ -11,7 +11,7 @@ from glowtrain import ops
 from glowtrain.gradcheck.operators.oracles import GRADIENT, applied, check_sample, described, drawn
 from glowtrain.gradcheck.report.report import Measure
 from glowtrain.gradcheck.strategies import samples
-from glowtrain.graph import Operator, Sample, lookup, registered
+from glowtrain.graph import Operator, Sample, lookup, plugins, registered
 from glowtrain.ops import homes
 from glowtrain.ops.core.family import Elementwise
 
@@ -118,3 +118,17 @@ def test_differentiable_says_what_the_graph_does(key: str) -> None:
     cls = operator_of(key)
     probes = (applied(drawn(cls, 0, example)).probe for example in range(12))
     assert any(probe.wanted and probe.results for probe in probes)
+
+
+def test_packages_are_not_asked_for_operators_that_come_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look through what is installed takes long where much is; and what is not there is sought once."""
+
+    def entry_points(**named: object) -> None:
+        raise AssertionError(f"asked for {named}")
+
+    monkeypatch.setattr(plugins.metadata, "entry_points", entry_points)
+    for _ in range(2):
+        assert lookup("glowtrain.NoSuchOperator") is None
+        assert lookup("NoSuchOperator") is None
+    with pytest.raises(AssertionError, match="org.nobody"):
+        lookup("org.nobody.Operator")

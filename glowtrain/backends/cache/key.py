@@ -30,14 +30,20 @@ COMPILER = (
 _SOURCES = ".py", ".ll"
 
 
-def key_of(graph: Graph, fingerprint: str, options: Options, makers: Iterable[type] = ()) -> str | None:
+def key_of(
+    graph: Graph, fingerprint: str, options: Options, makers: Iterable[type] = (), *, elsewhere: bool = True
+) -> str | None:
     """The content hash of what decides about an artifact: the graph with its constants, the backend's fingerprint, the
     options, the compiler's own sources, and those of operators and ``makers`` (the backend's class) from elsewhere.
 
-    Initial values of variables do not count. None where something has no source that could be read.
+    Initial values of variables do not count. None where something has no source that could be read, or is from
+    elsewhere although nothing may be (``elsewhere``).
     """
+    foreign = _foreign_modules(graph, makers)
+    if foreign and not elsewhere:
+        return None
     parts = [fingerprint, options.key, tools(), sources(), graph.key]
-    for module in sorted(foreign_modules(graph, makers)):
+    for module in sorted(foreign):
         found = _source(module)
         if found is None:
             return None
@@ -45,7 +51,7 @@ def key_of(graph: Graph, fingerprint: str, options: Options, makers: Iterable[ty
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def foreign_modules(graph: Graph, makers: Iterable[type] = ()) -> set[str]:
+def _foreign_modules(graph: Graph, makers: Iterable[type]) -> set[str]:
     """The modules of operators and ``makers`` that are not Glowtrain's."""
     modules = {cls.__module__ for cls in {*map(type, _operators(graph)), *makers}}
     return {module for module in modules if module.partition(".")[0] != "glowtrain"}
@@ -56,7 +62,8 @@ def _operators(graph: Graph) -> Iterator[Operator]:
     for node in graph.nodes:
         yield node.operator
         for value in node.operator.field_values().values():
-            yield from _inner(value)
+            if isinstance(value, (Graph, tuple)):
+                yield from _inner(value)
 
 
 def _inner(value: Any) -> Iterator[Operator]:
