@@ -10,6 +10,7 @@ import typer
 
 from glowtrain.cli.terminal.encoding import encodable
 from glowtrain.cli.terminal.help import Command, Group, paragraphs
+from glowtrain.collector import uncollected
 from glowtrain.version import __version__
 
 COMMANDS = (
@@ -31,7 +32,8 @@ def application(*commands: str) -> typer.Typer:
         callback=_root,
     )
     for name in commands:
-        found = getattr(import_module(f"{__name__}.commands.{name}"), name)
+        with uncollected():
+            found = getattr(import_module(f"{__name__}.commands.{name}"), name)
         if isinstance(found, typer.Typer):
             made.add_typer(found)
         else:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
+
+if TYPE_CHECKING:
+    import decimal
+else:
+    decimal = Deferred("decimal")
 
 _TEXT = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d{1,2})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -29,7 +35,7 @@ def parse_bytes(given: object, what: str = "memory") -> int:
 def _from_text(given: str) -> int:
     """0 for text that is no number of bytes."""
     found = _TEXT.fullmatch(given.strip())
-    return int(Decimal(found[1]) * (1 << _SHIFTS[found[2].upper()])) if found else 0
+    return int(decimal.Decimal(found[1]) * (1 << _SHIFTS[found[2].upper()])) if found else 0
 
 
 def _from_number(given: object) -> int:
