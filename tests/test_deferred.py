@@ -7,7 +7,8 @@ import copy
 import dataclasses
 import inspect
 import pickle
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
@@ -163,6 +164,16 @@ def test_comparing_in_ones_own_way_keeps_a_frozen_class_hashable() -> None:
         hash(made(deferred.dataclass, [], {}, checked=False)(1))
 
 
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hasty")
 def test_threads_that_make_the_first_objects_at_once() -> None:
     classes = [made(deferred.dataclass, ["default"] * 4, {"frozen": True}, checked=True) for _ in range(CLASSES)]
     barrier = Barrier(THREADS)
