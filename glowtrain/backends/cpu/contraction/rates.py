@@ -98,6 +98,8 @@ MATRIX_ROW, MATRIX_ROW_OF_L2 = 0.55, 1.3
 """Cycles to read a row of a matrix that lies in one line of the first-level cache, of the second-level cache."""
 MATRIX_ROW_STORED = 1.0
 """Cycles to write a row of sums, which are read again from memory."""
+MATRIX_ROW_FINISHED = 6
+"""Cycles of the loop that finishes rows, for each vector of results."""
 MATRIX_BESIDE = 0.4
 """Part of the shorter one of multiplying and reading that is not hidden behind the longer one."""
 MATRIX_CONFIGURATION = 160

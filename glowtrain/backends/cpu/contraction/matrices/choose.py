@@ -76,6 +76,7 @@ def _cost(x: Candidate, block: MatrixBlock, trips: int) -> float:
     read = _read(x, block, steps, rows, each)
     step = max(products, read) + rates.MATRIX_BESIDE * min(products, read)
     ends = rates.TILE + rates.MATRIX_CHAIN + rows * each * (rates.RESULTS + rates.MATRIX_ROW_STORED)
+    ends += rates.MATRIX_ROW_FINISHED * rows * ceil(each * problem.bytes_of("c") / problem.size)
     return rates.MATRIX_CONFIGURATION + calls * (steps * step + ends)
 
 
