@@ -141,7 +141,7 @@ def test_shares_and_registers() -> None:
 
 @pytest.mark.usefixtures("only_matrices")
 @pytest.mark.parametrize(
-    ("signs", "instruction"), zip(SIGNS, ("tdpbusd", "tdpbssd", "tdpbuud", "tdpbsud"), strict=True)
+    ("signs", "instruction"), list(zip(SIGNS, ("tdpbusd", "tdpbssd", "tdpbuud", "tdpbsud"), strict=True))
 )
 def test_instructions(signs: tuple[str, str], instruction: str) -> None:
     """Shapes are said before the first matrix, and registers left as they were; the code compiles for its target."""
