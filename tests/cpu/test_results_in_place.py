@@ -57,21 +57,21 @@ def test_an_epilogue_writes_over_what_it_reads(target: Target, layout: str, rand
 
 
 SHORTCUT = """program shortcut
-  input      a: u8[37,96]
+  input      a: u8[97,96]
   input      w: i8[96,43]
-  input      x: u8[37,43]
-  output     y: u8[37,43]
-  activation s: u8[37,43]
-  activation t: u8[37,43]
+  input      x: u8[97,43]
+  output     y: u8[97,43]
+  activation s: u8[97,43]
+  activation t: u8[97,43]
 
 kernel scaled:
-  for i<37, j<43: s[i, j] = max(x[i, j], 7:u8)
+  for i<97, j<43: s[i, j] = max(x[i, j], 7:u8)
 kernel product+add:
-  for i<37, j<43:
+  for i<97, j<43:
     let sums = sum(r<96: i32(a[i, r]) * i32(w[r, j]))
     t[i, j] = u8(max(min(sums // 64 + i32(s[i, j]), 255), 0))
 kernel last:
-  for i<37, j<43: y[i, j] = max(t[i, j], 3:u8)
+  for i<97, j<43: y[i, j] = max(t[i, j], 3:u8)
 """
 
 
@@ -79,7 +79,7 @@ kernel last:
 def test_products_of_bytes_take_the_place_of_what_they_are_added_to(
     target: Target, random: np.random.Generator
 ) -> None:
-    """As in a residual network of integers: still a contraction, in tiles."""
+    """As in a residual network of integers: still a contraction, in tiles, each of whose rows is finished once."""
     program = parse(SHORTCUT)
     less = ReuseOperands().run(program)
     assert 2 * peak_bytes(less.instructions) == peak_bytes(program.instructions)
