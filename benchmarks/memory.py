@@ -1,5 +1,6 @@
-"""Memory of training steps, and what less of it costs: arenas without a budget and with memory="small", beside
-PyTorch's peak over what was there before the step; then the time of steps over budgets in between, as a plot.
+"""Memory of training steps, and what less of it costs: arenas without a budget, with memory="small", and without a
+budget but with residuals="bf16", beside PyTorch's peak over what was there before the step; then the time of steps
+over budgets in between, as a plot.
 
     python benchmarks/memory.py [--rows cnn gpt ...] [--seconds 15] [--output benchmarks/results]
 
@@ -29,6 +30,7 @@ from benchmarks.speed.training import modules, pytorch
 from benchmarks.speed.training.compiled import loss, optimizer
 from benchmarks.speed.training.rows import TRAINING, TrainingRow
 from glowtrain.memory.budget import SMALLEST, Memory
+from glowtrain.memory.residuals import ResidualType
 
 ROWS = ("cnn", "resnet20", "gpt", "lstm", "mobilenetv2", "segmentation")
 CURVES = ("resnet20", "gpt", "mobilenetv2", "segmentation")
@@ -57,10 +59,13 @@ class Kept:
         self.times.append(1e3 * (time.process_time() - began))
 
 
-def kept(row: TrainingRow, prepared: Prepared, memory: Memory) -> Kept:
+def kept(row: TrainingRow, prepared: Prepared, memory: Memory, residuals: ResidualType = None) -> Kept:
     """The row's trainer with a budget, after its first step."""
     backend = gt.Cpu(cache=None, threads=1)
-    made = gt.Trainer(gt.load(prepared.model), loss(row), optimizer(row), backend=backend, unbiased=True, memory=memory)
+    made = gt.Trainer(
+        gt.load(prepared.model), loss(row), optimizer(row), backend=backend, unbiased=True, memory=memory,
+        residuals=residuals,
+    )  # fmt: skip
     made.step(prepared.batches[0])
     return Kept(memory, made)
 
@@ -117,22 +122,31 @@ def plot(curves: dict[str, tuple[list[float], list[float]]], path: Path) -> None
 
 def lines(rows: Sequence[str], folder: Path, seconds: float) -> Iterator[str]:
     """A table of the rows."""
-    yield "| row | batch | PyTorch, MB | keep | no budget | of PyTorch's | time | small | of PyTorch's | time |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
-    free, small = [], []
+    yield (
+        "| row | batch | PyTorch, MB | keep | no budget | of PyTorch's | time | small | of PyTorch's | time "
+        "| bf16 | of PyTorch's | time |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    free, small, rounded = [], [], []
     for name in rows:
         row, prepared = TRAINING[name], Prepared.read(folder / name)
         peak = peak_of_pytorch(row, prepared)
-        all_kept = [kept(row, prepared, memory) for memory in ("keep", None, "small")]
+        all_kept = [
+            *(kept(row, prepared, memory) for memory in ("keep", None, "small")),
+            kept(row, prepared, None, "bf16"),
+        ]
         times = take_turns(all_kept, prepared, seconds)
-        whole, unsaid, least = (each.arena for each in all_kept)
+        whole, unsaid, least, narrow = (each.arena for each in all_kept)
         free.append(unsaid / peak)
         small.append(least / peak)
+        rounded.append(narrow / peak)
         yield (
             f"| {name} | {row.batch} | {peak / MB:.1f} | {whole / MB:.1f} | {unsaid / MB:.1f} | {free[-1]:.2f} "
-            f"| {times[1]:.3f} | {least / MB:.1f} | {small[-1]:.2f} | {times[2]:.3f} |"
+            f"| {times[1]:.3f} | {least / MB:.1f} | {small[-1]:.2f} | {times[2]:.3f} "
+            f"| {narrow / MB:.1f} | {rounded[-1]:.2f} | {times[3]:.3f} |"
         )
-    yield f"| **geometric mean** | | | | | **{geometric_mean(free):.2f}** | | | **{geometric_mean(small):.2f}** | |"
+    means = [f"**{geometric_mean(each):.2f}**" for each in (free, small, rounded)]
+    yield f"| **geometric mean** | | | | | {means[0]} | | | {means[1]} | | | {means[2]} | |"
 
 
 def main() -> None:

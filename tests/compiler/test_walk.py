@@ -45,6 +45,7 @@ BELOW = {
     ("glowtrain/optimize/fixed_point.py", "in_integers"),
     ("glowtrain/optimize/__init__.py", "optimize"),
     ("glowtrain/program/passes/rematerialisation/rematerialize.py", "plan"),
+    ("glowtrain/program/passes/residuals/residuals.py", "Rematerialize"),
     ("glowtrain/profiling/memory/report.py", "ReuseOperands"),
     ("glowtrain/bundles/module.py", "in_fixed_point"),
     ("glowtrain/runtime/partition/work.py", "ExpandOperators"),
