@@ -68,7 +68,7 @@ class LRN(Operator):
         """x · scale^-``beta``; for the powers that networks have by square roots, which take a fifth of the time."""
         if self.beta not in (0.5, 0.75) or self.bias <= 0 or self.alpha < 0:
             return x * scale**-self.beta
-        root = Sqrt()(scale)
+        root: Value = Sqrt()(scale)
         return x / (root if self.beta == 0.5 else root * Sqrt()(root))
 
     @classmethod
