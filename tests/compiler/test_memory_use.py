@@ -38,7 +38,8 @@ def test_workspace_is_that_of_all_threads() -> None:
     def wide(x: gt.Value) -> gt.Value:
         return gt.nn.linear(x, 700)
 
-    one, three = (gt.compile(wide.bind({"batch": 200}), threads=threads).memory() for threads in (1, 3))
+    graph = wide.bind({"batch": 200})  # with a budget, of which each call packs the weights for itself
+    one, three = (gt.compile(graph, threads=threads, memory="keep").memory() for threads in (1, 3))
     assert three.workspace == 3 * one.workspace > 0
     assert (three.arena, three.variables) == (one.arena, one.variables)
 
