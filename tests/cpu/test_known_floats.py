@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Contraction, Operand, generate
-from glowtrain.backends.cpu.contraction.copies.packing import Packing
+from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.llvm.target import Target
 from tests.cpu.test_contraction import SHAPES, WIDTHS, Buffers, Image, contractions, execute, matmul
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from glowtrain.backends.base import Artifact, Types
 from glowtrain.backends.container import pack, unpack
-from glowtrain.backends.cpu.contraction.copies.packing import Packing
 from glowtrain.backends.cpu.event_log import CountedCall
+from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.cpu.table import FIRST_SLOT
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned

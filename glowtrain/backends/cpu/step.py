@@ -16,11 +16,11 @@ from functools import singledispatchmethod
 
 import numpy as np
 
-from glowtrain.backends.cpu.contraction.copies.packing import Packing
 from glowtrain.backends.cpu.event_log import STEP, CountedCall
 from glowtrain.backends.cpu.events import note_text, noting, ticks
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions
 from glowtrain.backends.cpu.loop_nest.writer import Nests
+from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.cpu.recognise import (
     ContractionProduct,
     FusedEpilogue,

@@ -22,7 +22,7 @@ from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, vector
 from glowtrain.deferred import cached_property, dataclass
 
 if TYPE_CHECKING:
-    from glowtrain.backends.cpu.contraction.copies.packing import Packing
+    from glowtrain.backends.cpu.panels import Packing
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from glowtrain.backends.cpu.contraction.copies.packing import Packing, Parts
 from glowtrain.backends.cpu.contraction.copies.window import Window, halo, window
 from glowtrain.backends.cpu.contraction.describe import Contraction, EpilogueClip, Operand, OperandAccess, Problem
 from glowtrain.backends.cpu.contraction.dot import Dot, dot_of
 from glowtrain.backends.cpu.contraction.matrices.unit import matrix_dot
+from glowtrain.backends.cpu.panels import Packing, Parts
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.target import Target
 from glowtrain.deferred import dataclass
