@@ -172,7 +172,7 @@ class _Part:
         ranked = _ranking(start, end, strip.size[items], strip.width[items], strip.order)
         self.items, self.lowest, self.capacity = items[ranked], lowest[ranked], strip.capacity
         self.start, self.end, self.size = start[ranked], end[ranked], strip.size[self.items]
-        self.rank, self.left = np.arange(items.size), items.size
+        self.left = items.size
         self.remaining = _sums(self.start, self.end, self.size)
         self.crossing = _sums(self.start, self.end - 1, np.ones_like(self.size))
         self.together = (self.start[:, None] < self.end) & (self.start < self.end[:, None])
@@ -184,8 +184,10 @@ class _Part:
     def candidates(self, offset: int, rank: int) -> list[int]:
         """What may be placed next, from the lowest offset up: nothing that another item would fit beneath."""
         low = self.lowest
-        after = (low > offset) | ((low == offset) & (self.rank >= rank))
-        ready = np.flatnonzero(after & (low < (low + self.size).min()))
+        after = low > offset
+        after[rank:] = low[rank:] >= offset
+        after &= low < (low + self.size).min()
+        ready = after.nonzero()[0]
         ordered: list[int] = ready[low[ready].argsort(kind="stable")].tolist()
         return ordered
 
@@ -213,7 +215,9 @@ class _Part:
     def fits(self, offset: int, rank: int) -> bool:
         """Whether every section has room for what is left of it, after a placement at this offset and rank."""
         low = self.lowest
-        passed = np.flatnonzero((low < offset) | ((low == offset) & (self.rank < rank)))
+        below = low < offset
+        below[:rank] = low[:rank] <= offset
+        passed = below.nonzero()[0]
         if passed.size:
             tops = np.maximum(low, offset) + self.size
             rests = np.where(self.together[passed], tops, _PLACED).min(axis=1)
@@ -222,7 +226,7 @@ class _Part:
             if rests.max() >= _PLACED:
                 return False
         floors = np.minimum.reduceat(low[self._members], self._sections)
-        return bool(((floors + self.remaining <= self.capacity) | (self.remaining == 0)).all())
+        return bool((np.minimum(floors, self.capacity) + self.remaining).max() <= self.capacity)
 
     def holds_together(self, item: int) -> bool:
         """Whether what is left still crosses from each section that the item is alive in to the next."""

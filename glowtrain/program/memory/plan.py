@@ -7,12 +7,11 @@ as many bytes as offsets are multiples of.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
-from glowtrain.deferred import dataclass
+from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import Buffer, Written
 from glowtrain.program.analysis.write_coverage import covered
-from glowtrain.program.memory.packing import Packed, pack, peak
+from glowtrain.program.memory.packing import pack, peak
 from glowtrain.program.memory.packing_search import Item
 from glowtrain.program.program import ALIGNMENT, Instruction, Plan, Program
 
@@ -34,19 +33,19 @@ class PlanMemory:
 
 def plan(program: Program, alignment: int = ALIGNMENT) -> Plan:
     """Place every activation."""
+    return _planned(program, alignment)
+
+
+@remembered
+def _planned(program: Program, alignment: int) -> Plan:
+    """The same. Who asks what several programs need takes one of them, which is planned then."""
     intervals = lifetimes(program.instructions)
     sizes = [lines(buffer, alignment) for buffer in intervals]
     lives = [Item(first, last, size) for (first, last), size in zip(intervals.values(), sizes, strict=True)]
-    packing = _packed(tuple(lives))
+    packing = pack(lives)
     offsets = {buffer: line * alignment for buffer, line in zip(intervals, packing.offsets, strict=True)}
     in_bytes = [Item(first, last, buffer.type.nbytes) for buffer, (first, last) in intervals.items()]
     return Plan(program, offsets, packing.height * alignment, peak(in_bytes), alignment)
-
-
-@lru_cache(maxsize=4)
-def _packed(lives: tuple[Item, ...]) -> Packed:
-    """Their packing. Who asks what several programs need asks again for the one that is taken."""
-    return pack(lives)
 
 
 def lines(buffer: Buffer, alignment: int) -> int:

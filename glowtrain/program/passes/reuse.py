@@ -35,6 +35,7 @@ class ReuseOperands:
         return reused(program)
 
 
+@remembered
 def reused(program: Program) -> Program:
     """The program with results in place of operands, also in bodies of loops over parts of a batch."""
     return _reused(with_bodies(program, _reused))
