@@ -8,7 +8,7 @@ from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,12 +17,11 @@ from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
 from glowtrain.collector import uncollected
 from glowtrain.compiler import Function, Specialisation, compile
-from glowtrain.deferred import dataclass
+from glowtrain.deferred import Deferred, dataclass
 from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, no_model
 from glowtrain.losses import Loss, LossFunction, as_loss
-from glowtrain.lower.own_updates import residuals_for
 from glowtrain.memory.budget import Memory, budget_of, check_variables
 from glowtrain.memory.residuals import ResidualType
 from glowtrain.modes.training_and_inference import inference
@@ -53,6 +52,11 @@ from glowtrain.trainer.sources.results import means, predictions
 from glowtrain.trainer.sources.source import BatchSource
 from glowtrain.trainer.sources.tensors import is_array
 from glowtrain.types import Array
+
+if TYPE_CHECKING:
+    from glowtrain.lower import own_updates
+else:
+    own_updates = Deferred("glowtrain.lower.own_updates")
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,7 @@ class Steps:
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
         self._example_step = self.graphs.example_step
-        self.residuals = residuals_for(self._example_step, residuals)
+        self.residuals = None if residuals is None else own_updates.residuals_for(self._example_step, residuals)
         """How results wait for the backward pass: as they are, or rounded."""
         needed = sum(variable.type.nbytes for variable in self._example_step.variables)
         check_variables(self._example_step.name, needed, self.budget.nbytes)

@@ -59,7 +59,7 @@ def test_training_steps_compile_for_every_target(name: str, target: str) -> None
     machine = Target.named(target)
     assert artifact.code.startswith(MAGIC[container(machine)])
     assert f"{name}_step".encode() in artifact.code
-    assert artifact.target == machine
+    assert artifact.target == machine.unasked  # a linker cannot ask the system for registers
     kinds = {slot.kind for slot in artifact.slots}
     assert kinds >= {"input", "output", "variable"}
     assert NativeArtifact.from_bytes(artifact.to_bytes()).slots == artifact.slots

@@ -34,6 +34,11 @@ _CALL = re.compile(
     r"^(?P<result> *%[\w.]+ = call <(?P<lanes>\d+) x \w+>) @llvm\.masked\.load\.(?P<type>v\d+[if](?P<bits>\d+))\.p0"
     r"\(ptr align (?P<align>\d+) (?P<pointer>[%@][\w.]+), (?P<mask><\d+ x i1> (?P<lane>%?).*)$"
 )
+_OPERAND = r"splat \(i\d+ -?\w+\)|<[^>]*>|%[\w.]+"
+_ELEMENTWISE = re.compile(
+    rf"^ *(?P<result>%[\w.]+) = (?P<operation>add|and|icmp ult|icmp slt) "
+    rf"<(?P<lanes>\d+) x i(?P<bits>\d+)> (?P<a>{_OPERAND}), (?P<b>{_OPERAND})$"
+)
 _SPACES = {"gs": 256, "fs": 257}
 """Segments for masks that are known at run time and for constant ones, as LLVM's address spaces."""
 _MARK = re.compile(r"(\w+) ptr (gs|fs):")
@@ -70,10 +75,10 @@ def lost_masks(text: str, target: Target) -> list[str]:
     only the text itself gives, without marks. Empty if all is well. Where no instruction has a mask, loads of single
     lanes are merged and scheduled in other ways with marks and without, so only the marks are looked at."""
     text = _masking(text)
-    marked, loads = _marked(text)
+    copy, loads = marked(text)
     if not loads:
         return []
-    plain, found = (_functions(_listing(each, target)) for each in (text, marked))
+    plain, found = (_functions(_listing(each, target)) for each in (text, copy))
     return [
         f"{name}: {line}"
         for name in loads
@@ -101,17 +106,19 @@ def _declared(function: str) -> str:
     return "declare " + re.sub(r" %[\w.]+", "", head[1])
 
 
-def _marked(text: str) -> tuple[str, dict[str, list[MaskedLoad]]]:
+def marked(text: str) -> tuple[str, dict[str, list[MaskedLoad]]]:
     """The text with marks, and the masked loads of each function that has some."""
     lines: list[str] = []
     loads: dict[str, list[MaskedLoad]] = {}
-    name = ""
+    name, constants = "", _Constants()
     for line in text.splitlines():
         call, function = _CALL.match(line), re.match(r'define [^@]*@"?([\w.$\-]+)', line)
-        name = function[1] if function else name
+        if function:
+            name, constants = function[1], _Constants()
+        constants.note(line)
         assert call or "@llvm.masked.load" not in line, f"a masked load that is not understood: {line}"
         if call:
-            known = None if call["lane"] else tuple(each == "true" for each in re.findall(r"i1 (\w+)", call["mask"]))
+            known = constants.mask(call["mask"].split(">", 1)[1]) if call["lane"] else _lanes_of(call["mask"])
             space, mark = _SPACES["gs" if known is None else "fs"], f"%mark{len(lines)}"
             lines.append(f"  {mark} = addrspacecast ptr {call['pointer']} to ptr addrspace({space})")
             pointer = f"ptr addrspace({space}) align {call['align']} {mark}"
@@ -119,6 +126,45 @@ def _marked(text: str) -> tuple[str, dict[str, list[MaskedLoad]]]:
             loads.setdefault(name, []).append(MaskedLoad(int(call["lanes"]), int(call["bits"]) // 8, known))
         lines.append(line)
     return "\n".join(lines), loads
+
+
+def _lanes_of(mask: str) -> tuple[bool, ...]:
+    return tuple(each == "true" for each in re.findall(r"i1 (\w+)", mask))
+
+
+class _Constants:
+    """What a function computes of constants alone, lane by lane: LLVM knows these masks as if they were written so."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    def note(self, line: str) -> None:
+        """Compute a line, if it is of constants alone."""
+        found = _ELEMENTWISE.match(line)
+        if found is None:
+            return
+        a, b = (self._lanes(found[each], int(found["lanes"])) for each in "ab")
+        if a is not None and b is not None:
+            bits = int(found["bits"])
+            of_two = {
+                "add": lambda x, y: x + y,
+                "and": lambda x, y: x & y,
+                "icmp ult": lambda x, y: int(x % 2**bits < y % 2**bits),
+                "icmp slt": lambda x, y: int(x < y),
+            }[found["operation"]]
+            self._known[found["result"]] = tuple(of_two(x, y) for x, y in zip(a, b, strict=True))
+
+    def mask(self, text: str) -> tuple[bool, ...] | None:
+        """The lanes of a mask's name, if they are known."""
+        known = self._known.get(text.split(",")[0].strip())
+        return None if known is None else tuple(map(bool, known))
+
+    def _lanes(self, operand: str, lanes: int) -> tuple[int, ...] | None:
+        if operand.startswith("%"):
+            return self._known.get(operand)
+        values = re.findall(r"i\d+ (-?\d+|true|false)", operand)
+        numbers = tuple(int(each == "true") if each in ("true", "false") else int(each) for each in values)
+        return numbers * lanes if operand.startswith("splat") else numbers if len(numbers) == lanes else None
 
 
 @functools.cache
@@ -164,11 +210,7 @@ def _reading(lines: Sequence[str]) -> Counter[str]:
 
 
 def unmasked(found: Sequence[str], loads: Sequence[MaskedLoad], target: Target) -> Iterator[str]:
-    """The instructions of a listing with marks that may read what the masked loads do not.
-
-    A mask that the text computes from constants counts as one known at run time: what LLVM makes of it because it finds
-    all lanes read is reported, too.
-    """
+    """The instructions of a listing with marks that may read what the masked loads do not."""
     alone = max(load.alone(target) for load in loads)
     whole = Counter(size for load in loads for size in load.whole(target))
     for line in found:

@@ -16,7 +16,7 @@ from glowtrain.graph import Graph, Input, Value
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.types import f32
 from tests.cpu.cpu_kernels import runnable
-from tests.cpu.masked_loads import X86, MaskedLoad, graphs_of, lost_masks, text_of, unmarked, unmasked
+from tests.cpu.masked_loads import X86, MaskedLoad, graphs_of, lost_masks, marked, text_of, unmarked, unmasked
 
 AVX512 = Target.named("avx512")
 HALF = (True,) * 8 + (False,) * 8
@@ -112,6 +112,22 @@ def test_kernels_keep_their_masks(name: str) -> None:
 
 
 # ---- the check itself
+
+
+def test_masks_of_constants_are_known() -> None:
+    text = """define void @kernel(ptr %p, i64 %n) #0 {
+  %i = add <4 x i64> splat (i64 2), <i64 0, i64 1, i64 2, i64 3>
+  %d = add <4 x i64> splat (i64 -3), %i
+  %m = icmp ult <4 x i64> %d, splat (i64 2)
+  %a = call <4 x float> @llvm.masked.load.v4f32.p0(ptr align 4 %p, <4 x i1> %m, <4 x float> zeroinitializer)
+  %u = add <4 x i64> %unknown, %i
+  %o = icmp ult <4 x i64> %u, splat (i64 2)
+  %b = call <4 x float> @llvm.masked.load.v4f32.p0(ptr align 4 %p, <4 x i1> %o, <4 x float> zeroinitializer)
+  ret void
+}
+"""
+    _, loads = marked(text)
+    assert [load.read for load in loads["kernel"]] == [(False, True, True, False), None]
 
 
 @pytest.mark.parametrize(
