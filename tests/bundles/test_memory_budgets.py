@@ -119,19 +119,31 @@ def test_a_budget_that_is_too_small_says_which_parts_would_keep_it() -> None:
     takes = []
     for trainable in (None, ["conv1.*", "scores.*"]):
         with pytest.raises(MemoryBudgetError, match=r"so would parts of the batch: ") as raised:
-            pooled_size("68KB", 1, trainable)
+            pooled_size("60KB", 1, trainable)
         said = re.search(r"micro_batches=(\d) \(--micro-batches \1\) takes ([\d,]+)", str(raised.value))
         assert said is not None
         takes.append(int(said[2].replace(",", "")))
-        assert pooled_size("68KB", int(said[1]), trainable).variables < takes[-1] <= 68 << 10
+        assert pooled_size("60KB", int(said[1]), trainable).variables < takes[-1] <= 60 << 10
     frozen = 4 * (8 * 9 + 8)
     assert takes[0] - takes[1] == 2 * frozen  # neither the parameters nor sums of their gradients
 
 
+@gt.model(x=gt.f32["batch", 12, 8])
+def recurrent(x: Value) -> Value:
+    states = gt.nn.lstm(gt.nn.lstm(x, 16, name="lower"), 16, name="upper")
+    return gt.nn.linear(gt.nn.mean(states, 1), 4, name="scores")
+
+
 def test_parts_are_not_proposed_where_the_prediction_is_too_large() -> None:
-    with pytest.raises(MemoryBudgetError, match=r"pooled\.step: ") as raised:
-        pooled_size("60KB")
-    assert "parts of the batch" not in str(raised.value)
+    """That of a recurrent network keeps all that one layer says to the next."""
+    proposed = {}
+    for memory in (92_000, 80_000):
+        with pytest.raises(MemoryBudgetError, match=r"recurrent\.step: ") as raised:
+            gt.bundle_size(
+                recurrent, loss=LOSS, optimizer=gt.optim.SGD(0.1), dims={"batch": 16}, target="cortex-m7", memory=memory
+            )
+        proposed[memory] = "parts of the batch" in str(raised.value)
+    assert proposed == {92_000: True, 80_000: False}
 
 
 def test_a_share_is_of_the_whole_bundle() -> None:

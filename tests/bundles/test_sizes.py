@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain.backends.llvm.target import Target
+from glowtrain.bundles.devices.sizes import BundleSize
 from glowtrain.bundles.request import Optimize
 from glowtrain.cli import app
 from glowtrain.cli.arguments.models import open_model
@@ -95,17 +96,19 @@ def required(ram: int, **changed: object) -> str:
 
 
 def test_what_does_not_fit_says_by_how_much_and_the_largest_batch_that_does() -> None:
-    whole = gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET)
-    message = required(whole.ram - 5000)
-    assert f"needs {whole.ram:,} bytes of RAM on cortex-m7" in message
-    assert "5,000 more than" in message
-    found = re.search(r"what would fit: a batch of (\d+)", message)
-    assert found is not None
-    batch = int(found[1])
-    sizes = [
-        gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET, dims={"n": n}) for n in (batch, batch + 1)
-    ]
-    assert sizes[0].ram <= whole.ram - 5000 < sizes[1].ram
+    def fitting(**given: object) -> BundleSize:
+        return gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET, **given)  # type: ignore[arg-type]
+
+    ram = fitting().ram - 20_000
+    message = required(ram)
+    needed, batch = (
+        int(re.findall(pattern, message)[0].replace(",", ""))
+        for pattern in (r"needs ([\d,]+) bytes of RAM on cortex-m7", r"what would fit: a batch of (\d+)")
+    )
+    assert f"{needed - ram:,} more than the {ram:,} there are" in message
+    assert ram < fitting(ram=needed).ram <= needed
+    assert fitting(ram=ram, dims={"n": batch}).ram <= ram
+    required(ram, dims={"n": batch + 1})
 
 
 def test_what_does_not_fit_names_layers_that_could_be_trained() -> None:

@@ -110,7 +110,7 @@ def test_a_trainer_s_budget_is_kept_on_devices(parts: int) -> None:
             training.fit(_batches(2))
             training.finish()
             with pytest.raises(MemoryBudgetError, match="bytes of memory are too few"):
-                host.add_training("less", _trainer(memory="13KB"), batch_size=BATCH, parts=parts)
+                host.add_training("less", _trainer(memory="10KB"), batch_size=BATCH, parts=parts)
             assert all(status.used == 0 for status in host.status())
         states.append({name: array.tobytes() for name, array in trainer.variables().items()})
     assert used[1] < used[0] or parts > 1  # gradients alone keep nothing that could be made again here
