@@ -97,3 +97,13 @@ def test_a_class_name_means_one_thing() -> None:
     twice = {name: where for name, where in places.items() if len(where) > 1}
     assert {name: where for name, where in twice.items() if name not in NAMED_TWICE} == {}
     assert set(NAMED_TWICE) - set(twice) == set(), "these are defined once now"
+
+
+def test_files_that_pytest_collects_together_have_names_of_their_own(pytestconfig: pytest.Config) -> None:
+    """Folders of tests are no packages, so of two files of one name pytest runs one and reports the other."""
+    apart = set(pytestconfig.getini("norecursedirs"))
+    found = defaultdict(list)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if apart.isdisjoint(path.relative_to(ROOT).parts):
+            found[path.name].append(name_of(path))
+    assert [paths for paths in found.values() if len(paths) > 1] == []
