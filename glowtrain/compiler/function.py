@@ -63,7 +63,8 @@ def compile(
     need otherwise (``0.5``), ``"small"``, or ``"keep"``, as :func:`~glowtrain.memory.budget.budget_of` says; results
     are the same to the bit. Without ``state`` and ``memory`` the function may read weights from copies of its own, in a
     form that suits the processor. ``residuals="bf16"``: in a training step, what the backward part reads of the forward
-    part waits for it in 16 bits, and gradients are those at rounded values; outputs keep their bits.
+    part waits for it in 16 bits, and gradients are those at rounded values (fewer are rounded with ``"small"`` and
+    with limits that this does not meet); outputs keep their bits.
 
     Raises :class:`InputError` for what cannot be a number of threads, a budget of memory or a type of residuals,
     :class:`BackendError` for more threads than the backend has, :class:`MemoryBudgetError` for a budget that cannot be

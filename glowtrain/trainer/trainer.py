@@ -34,12 +34,14 @@ class Trainer(Steps):
     the loss (``accuracy``) as ``measured``, and records of epochs have their means (``train_accuracy``): those of the
     training form, each batch before its update. This takes no second forward pass, but some time with many classes.
     ``threads`` and ``memory``: as :func:`glowtrain.compile` takes them; results are the same with any.
-    ``micro_batches``: each batch is taken in so many equal parts, one after the other, whose gradients are added up: to
-    the bits of an optimizer that accumulates as many batches, in less memory; ``"auto"``: in as few as ``memory`` asks
-    for. The loss must be a mean or a sum over examples, and nothing may take statistics of a batch.
+    ``micro_batches``: each batch is taken in so many equal parts, one after the other, whose gradients are added up, as
+    an optimizer does that accumulates as many batches, in less memory (to the bit where both steps take their sums in
+    one order); ``"auto"``: in as few as ``memory`` asks for. The loss must be a mean or a sum over examples, and
+    nothing may take statistics of a batch.
     ``residuals="bf16"``: what the backward pass reads of the forward pass is rounded to 16 bits while it waits, which
     takes up to half of the memory; the loss of a step has the same bits, gradients are those at rounded values, the
-    same with any ``memory``. ``gradients`` are not affected.
+    same with any ``memory`` but ``"small"`` and limits that this does not meet: with those less is rounded.
+    ``gradients`` are not affected.
 
     Models in f16 and bf16: named losses are computed in f32, with f32 targets; the optimizer's state and its arithmetic
     are f32, and each new parameter is rounded to its own type, so updates smaller than its last bit are lost: learning
