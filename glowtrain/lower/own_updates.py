@@ -6,7 +6,7 @@ from __future__ import annotations
 from glowtrain.graph import Graph, Template, Value, Variable
 from glowtrain.graph.specialise.template import example_of
 from glowtrain.graph.traversal import topological
-from glowtrain.memory.residuals import Residuals, ResidualType, residuals_of
+from glowtrain.memory.residuals import Residuals, ResidualType, checked_type
 from glowtrain.ops.elementwise.logic import Where
 
 
@@ -15,11 +15,10 @@ def residuals_for(model: Graph | Template, given: ResidualType) -> Residuals | N
 
     Raises :class:`InputError` for anything but ``"bf16"`` and ``None``.
     """
-    residuals_of(given)
-    if given is None:
+    if checked_type(given) is None:
         return None
     graph = model if isinstance(model, Graph) else example_of(model)
-    return residuals_of(given, (variable.name for variable in own_updates(graph)))
+    return Residuals(tuple(sorted(variable.name for variable in own_updates(graph))))
 
 
 def own_updates(step: Graph) -> list[Variable]:

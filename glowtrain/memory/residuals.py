@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
 from glowtrain.deferred import dataclass
@@ -27,8 +26,3 @@ def checked_type(given: str | None) -> ResidualType:
     if given == "bf16":
         return "bf16"
     raise InputError(f"residuals {given!r}: say bf16, or nothing to keep what the backward pass reads as it is")
-
-
-def residuals_of(given: str | None, forward: Iterable[str] = ()) -> Residuals | None:
-    """How results wait, from what a person gave. Raises :class:`InputError` as :func:`checked_type` does."""
-    return None if checked_type(given) is None else Residuals(tuple(sorted(forward)))
