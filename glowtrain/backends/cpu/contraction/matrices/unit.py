@@ -3,8 +3,8 @@ Programming Reference, chapter 3).
 
 One instruction multiplies a matrix of at most 16 rows of 64 bytes, which lie any distance apart in memory, by one of at
 most 16 words for each of 16 columns, and adds the products to 16 x 16 sums of i32, which wrap around: exact, whatever
-the signs. The second matrix lies as :mod:`~glowtrain.backends.cpu.contraction.copies.packing` has words. How many rows
-and bytes each register has is said once, before anything is computed; what a register held is lost then.
+the signs. The second matrix lies as :mod:`~glowtrain.backends.cpu.panels` has words. How many rows and bytes each
+register has is said once, before anything is computed; what a register held is lost then.
 """
 
 from __future__ import annotations
