@@ -29,8 +29,8 @@ class Lower:
     def run(self, graph: Graph) -> Program:
         """The program that computes a graph, every value in a buffer of its own.
 
-        Raises :class:`PluginError` for an operator that has no lowering (:class:`~glowtrain.lower.expand.Expand`
-        replaces those that have a decomposition).
+        Raises :class:`PluginError` for an operator that has no lowering
+        (:class:`~glowtrain.lower.expand.ExpandOperators` replaces those that have a decomposition).
         """
         return _Lowering(graph).program()
 

@@ -60,7 +60,8 @@ class ConformanceOutcome:
 
 @functools.cache
 def _cases(backend: str) -> dict[ConformanceCase, unittest.TestCase]:
-    """Every test by kind and name, bound to a backend by its name in :data:`glowtrain.compiler.BACKENDS`."""
+    """Every test by kind and name, bound to a backend by its name: one of
+    :func:`~glowtrain.backends.discovery.backend_names`."""
     adapter = type("Adapter", (GlowtrainBackend,), {"engine": backend, "cached": False})
     found: dict[ConformanceCase, unittest.TestCase] = {}
     with warnings.catch_warnings():
