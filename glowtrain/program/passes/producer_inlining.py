@@ -289,7 +289,7 @@ def _chosen(
 ) -> list[int] | Refused:
     """The readers into which the definition goes."""
     if is_move(defined.value):
-        return [i for i, at in uses.items() if all(_movable(use, buffer, defined) for use in at)]
+        return [i for i, at in uses.items() if all(_movable(use, defined) for use in at)]
     every = [use for at in uses.values() for use in at]
     if any(use.operand for use in every):
         weight = all_readers and all(use.operand and _reads_bytes(use.load, defined) for use in every)
@@ -317,7 +317,7 @@ def _reads_bytes(load: Load, defined: Definition) -> bool:
     )
 
 
-def _movable(use: _Use, buffer: Buffer, defined: Definition) -> bool:
+def _movable(use: _Use, defined: Definition) -> bool:
     if needs_check(use.load):
         return False
     if isinstance(defined.value, Const):

@@ -90,7 +90,7 @@ class MeanSquare:
 
     def range(self, observed: Observed, scheme: Scheme) -> Range:
         histogram = observed.required_histogram()
-        return _search(observed, scheme, self.steps, lambda low, high: squared_error(histogram, scheme, low, high))
+        return _search(observed, self.steps, lambda low, high: squared_error(histogram, scheme, low, high))
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Entropy:
 
     def range(self, observed: Observed, scheme: Scheme) -> Range:
         histogram = observed.required_histogram()
-        return _search(observed, scheme, self.steps, lambda low, high: divergence(histogram, scheme, low, high))
+        return _search(observed, self.steps, lambda low, high: divergence(histogram, scheme, low, high))
 
 
 METHODS: dict[str, Callable[[], Method]] = {
@@ -138,7 +138,7 @@ def method_of(method: str | Method) -> Method:
     return METHODS[method]()
 
 
-def _search(observed: Observed, scheme: Scheme, steps: int, cost: Callable[[float, float], float]) -> Range:
+def _search(observed: Observed, steps: int, cost: Callable[[float, float], float]) -> Range:
     """The range of the least cost: both ends drawn in together, then each alone."""
     low, high = min(observed.low, 0.0), max(observed.high, 0.0)
     best = (low, high)
