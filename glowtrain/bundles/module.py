@@ -112,10 +112,10 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
 
 def in_bytes(contents: Contents, options: Options) -> Options:
     """The options with a share of memory as bytes: of all variables and the one arena of all functions, with everything
-    kept."""
+    kept and nothing rounded."""
     if options.memory.share is None or options.memory == KEEP:
         return options
-    kept = _plans(contents, replace(options, memory=KEEP)).values()
+    kept = _plans(contents, replace(options, memory=KEEP, residuals=None)).values()
     whole = sum(variable.type.nbytes for variable in contents.variables) + max(plan.arena for plan in kept)
     return replace(options, memory=Budget(nbytes=options.memory.limit(whole)))
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import glowtrain as gt
+from glowtrain.bundles.contents import contents_of
 from glowtrain.bundles.devices.sizes import BundleSize
+from glowtrain.bundles.module import in_bytes
 from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Value
-from glowtrain.memory.budget import Memory
+from glowtrain.memory.budget import Budget, Memory, budget_of
+from glowtrain.memory.residuals import ResidualType
 from tests.bundles.small_bundles import same
 
 
@@ -150,3 +154,12 @@ def test_a_share_is_of_the_whole_bundle() -> None:
     """Of a prediction alone, which keeps nothing, no part could be had."""
     kept, part = (pooled_size(memory) for memory in ("keep", "80%"))
     assert part.variables + part.arena <= 0.8 * (kept.variables + kept.arena)
+
+
+def test_a_share_is_of_what_a_bundle_needs_with_nothing_rounded() -> None:
+    def limit(residuals: ResidualType) -> Budget:
+        step = gt.Trainer(pooled, LOSS, gt.optim.SGD(0.1), residuals=residuals)
+        contents = contents_of(step, None, None, None, {"batch": 16}, None)
+        return in_bytes(contents, replace(step.options, memory=budget_of(0.5))).memory
+
+    assert limit("bf16") == limit(None)

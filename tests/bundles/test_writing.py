@@ -273,6 +273,8 @@ def test_the_command_writes_a_folder_for_each_target(tmp_path: Path) -> None:
         (("mlp", "--train", "--loss", "no"), "there is no loss 'no'"),
         (("mlp", "--optimizer", "sgd"), "--optimizer: nothing is trained without --train"),
         (("mlp", "--loss", "softmax_cross_entropy"), "--loss: nothing is trained without --train"),
+        (("mlp", "--residuals", "bf16"), "--residuals: nothing is trained without --train"),
+        (("mlp", "--micro-batches", "2"), "--micro-batches: nothing is trained without --train"),
         (
             ("mlp", "--lr", 0.1, "--trainable", "head.*", "--freeze-statistics", "--nesterov"),
             "--trainable, --freeze-statistics, --lr, --nesterov: nothing is trained without --train",

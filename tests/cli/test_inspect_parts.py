@@ -55,6 +55,15 @@ def test_the_memory_of_each_device_is_kept() -> None:
         (("--devices", "0"), "--devices"),
         (("--devices", "2", "--memory", "small"), "what each of --devices can hold is its --device-memory"),
         (("--data", "digits", "--budget", "64KB", "--memory", "1MB"), "--budget is that of the step"),
+        (("--devices", "2", "--residuals", "bf16"), "--devices shows nothing that would differ with --residuals"),
+        (
+            ("--data", "digits", "--budget", "64KB", "--residuals", "bf16"),
+            "--budget proposes nothing that would differ",
+        ),
+        (
+            ("--data", "digits", "--budget", "64KB", "--micro-batches", "2"),
+            "--budget proposes nothing that would differ",
+        ),
     ],
 )
 def test_what_is_refused(arguments: tuple[str, ...], message: str) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glowtrain as gt
+from glowtrain.backends.discovery import backend_of
 from glowtrain.compiler.walk import planned
 from glowtrain.errors import DifferentiationError, InputError, MemoryBudgetError, ModelError, NonFiniteError
 from glowtrain.grad import gradients
@@ -23,6 +24,7 @@ from glowtrain.memory.budget import KEEP, SMALLEST, Memory, budget_of
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
 from glowtrain.program.program import Plan
 from glowtrain.stages import Options
+from glowtrain.trainer.micro_batches.within_budget import PartsOfBatches
 from tests.training.trainers import trainer_of
 
 BATCH = 24
@@ -370,3 +372,12 @@ def test_a_share_is_of_the_whole_batch() -> None:
     kept = trainer_of(images, "cpu", memory="keep").memory(64)
     use = trainer.memory(64)
     assert use.arena + use.variables <= 0.3 * (kept.arena + kept.variables)
+
+
+def test_a_share_is_of_what_is_needed_with_nothing_rounded() -> None:
+    trainers = [trainer_of(images, "cpu", memory=0.5, residuals=asked) for asked in (None, "bf16")]
+    limits = {
+        PartsOfBatches(each.graphs, each.graphs.example, each.options, backend_of(each.backend)).within().options.memory
+        for each in trainers
+    }
+    assert len(limits) == 1

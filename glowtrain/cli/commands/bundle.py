@@ -124,7 +124,7 @@ def bundle(
 
     glowtrain bundle cnn --train --batch 32 --target wasm32 --page --out page
     """
-    require_train(context, train=train)
+    require_train(context, train=train, others=("micro_batches", "residuals"))
     import_modules(modules)
     examples = data.digits().train if page else None
     network = open_model(model, parse_dims(dims), examples, open_batch=open_batch, untie=untie, training=train)

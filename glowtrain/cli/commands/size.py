@@ -72,7 +72,7 @@ def size(
 
     glowtrain size cnn --train --optimizer sgd --batch 4 --trainable "scores.*" --target cortex-m4 --ram 256KB
     """
-    require_train(context, train=train)
+    require_train(context, train=train, others=("micro_batches", "residuals"))
     import_modules(modules)
     network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie, training=train)
     rule = optimizer_of(

@@ -52,11 +52,11 @@ class PartsOfBatches:
     form: Form = as_it_is
 
     def within(self) -> PartsOfBatches:
-        """The same within a budget that a share says of the whole step: so many bytes."""
+        """The same within a budget that a share says of the whole step, with nothing rounded: so many bytes."""
         budget = self.options.memory
         if budget.share is None:
             return self
-        kept = replace(self, options=replace(self.options, memory=KEEP)).needed(1)
+        kept = replace(self, options=replace(self.options, memory=KEEP, residuals=None)).needed(1)
         assert kept is not None, "a step that keeps everything has no budget to exceed"
         return replace(self, options=replace(self.options, memory=Budget(nbytes=budget.limit(kept))))
 

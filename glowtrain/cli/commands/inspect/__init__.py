@@ -91,7 +91,7 @@ def inspect(
     given.check_devices(stage, devices, device_memory)
     given.check_memory(memory, devices, budget)
     given.check_picture(stage, plot, parts=devices is not None)
-    given.check_step(micro_batches, residuals, train=train)
+    given.check_step(micro_batches, residuals, train=train, parts=devices is not None, proposal=budget is not None)
     how = Options(facts=chosen.facts, memory=budget_of(memory))
     examples = stored(dataset, data_dir) if dataset is not None else None
     if budget is not None:

@@ -100,12 +100,16 @@ def check_memory(memory: str | None, devices: int | None, budget: str | None) ->
         raise typer.BadParameter("--budget is that of the step for which it proposes", param_hint="--memory")
 
 
-def check_step(micro_batches: int, residuals: str | None, *, train: bool) -> None:
-    """End as wrong usage for parts of a batch, and for what waits for a backward part, where nothing is trained."""
-    if residuals is not None and not train:
-        raise typer.BadParameter("--residuals are those of a training step (--train)", param_hint="--residuals")
-    if micro_batches > 1 and not train:
-        raise typer.BadParameter("--micro-batches are those of a training step (--train)", param_hint="--micro-batches")
+def check_step(micro_batches: int, residuals: str | None, *, train: bool, parts: bool, proposal: bool) -> None:
+    """End as wrong usage for parts of a batch, and for what waits for a backward part, where nothing is trained, and
+    where nothing of them is shown: what waits on ``parts`` of a model, and both in a ``proposal``."""
+    given = {"--residuals": residuals is not None, "--micro-batches": micro_batches > 1}
+    for name in (name for name, is_there in given.items() if is_there):
+        if not train:
+            raise typer.BadParameter(f"{name} are those of a training step (--train)", param_hint=name)
+        if proposal or (parts and name == "--residuals"):
+            shown = "--budget proposes" if proposal else "--devices shows"
+            raise typer.BadParameter(f"{shown} nothing that would differ with {name}", param_hint=name)
 
 
 def check_picture(stage: str, plot: Path | None, *, parts: bool) -> None:
