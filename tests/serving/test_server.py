@@ -233,6 +233,8 @@ def refuses(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), timeout=30).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # it closed while this connection waited to be accepted
+        pass
     return False
 
 
