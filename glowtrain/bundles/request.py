@@ -38,7 +38,7 @@ Optimize = Literal["speed", "size"]
 """What code is to be."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BundleRequest:
     """What is compiled, as :func:`bundle` takes it. Raises :class:`BundleError` for unknown choices."""
 
@@ -49,15 +49,15 @@ class BundleRequest:
     freeze_statistics: bool
     dims: Mapping[str, int]
     target: Target | str
-    name: str | None
+    name: str | None = None
     weights: Weights
     threads: int
     fixed_point: bool
     optimize: Optimize
     seed: int
-    memory: Budget = UNSAID
-    micro_batches: int = 1
-    residuals: ResidualType = None
+    memory: Budget
+    micro_batches: int
+    residuals: ResidualType
 
     def __post_init__(self) -> None:
         if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):

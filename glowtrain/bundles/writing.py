@@ -114,11 +114,12 @@ def bundle(
     chosen = None if board is None else board_of(board)
     room = None if ram is None else parse_bytes(ram, "ram")
     extras = Extras(archive, shared, linker, faces_of(faces), page)
+    processor = chosen.target if chosen is not None and target == "host" else target
     request = BundleRequest(
-        model, loss, optimizer, trainable, freeze_statistics, dims_of(dims),
-        chosen.target if chosen is not None and target == "host" else target,
-        name, weights, threads, fixed_point, optimize, seed, budget_of(memory), parts_of_bundle(micro_batches),
-        checked_type(residuals),
+        model=model, loss=loss, optimizer=optimizer, trainable=trainable, freeze_statistics=freeze_statistics,
+        dims=dims_of(dims), target=processor, name=name, weights=weights, threads=threads, fixed_point=fixed_point,
+        optimize=optimize, seed=seed, memory=budget_of(memory), micro_batches=parts_of_bundle(micro_batches),
+        residuals=checked_type(residuals),
     )  # fmt: skip
     extras.check(request.processor)
     if chosen is not None:
@@ -152,9 +153,10 @@ def bundle_size(
     Raises what :func:`bundle` does, and :class:`CodegenError` for targets whose stack is not known.
     """
     request = BundleRequest(
-        model, loss, optimizer, trainable, freeze_statistics, dims_of(dims), target, None, weights, threads,
-        fixed_point, optimize, seed, budget_of(memory), parts_of_bundle(micro_batches),
-        checked_type(residuals),
+        model=model, loss=loss, optimizer=optimizer, trainable=trainable, freeze_statistics=freeze_statistics,
+        dims=dims_of(dims), target=target, weights=weights, threads=threads, fixed_point=fixed_point,
+        optimize=optimize, seed=seed, memory=budget_of(memory), micro_batches=parts_of_bundle(micro_batches),
+        residuals=checked_type(residuals),
     )  # fmt: skip
     return size_of(request.within(None if ram is None else parse_bytes(ram, "ram")))
 
