@@ -31,16 +31,19 @@ Told = Callable[[str], None]
 
 def profile(
     graph: Graph, backend: Backend, runs: int = RUNS, inputs: Mapping[str, Array] | None = None,
-    told: Told = lambda _: None,
+    told: Told = lambda _: None, options: Options | None = None,
 ) -> ProfileReport:  # fmt: skip
     """Run a graph, on made-up inputs unless some are given, and say where the time of its fastest run goes.
 
-    Raises :class:`BackendError` for a backend that takes no times of kernels.
+    It is compiled with ``options``, which may hold a budget of memory. Raises :class:`BackendError` for a backend that
+    takes no times of kernels, and :class:`MemoryBudgetError` where the budget cannot be kept.
     """
     told("compiling")
+    options = Options(facts=backend.facts) if options is None else options
+    options = replace(options, pack_variables=not graph.updates)  # those of a step are shared, those of a model its own
     with enough_memory(graph):
-        counted = _counted(graph, backend)
-        plain = executable_of(graph, backend, _options(graph, backend)).bind(_state(graph))
+        counted = _counted(graph, backend, options)
+        plain = executable_of(graph, backend, options).bind(_state(graph))
         told("running")
         timing = timed(plain, counted.instance, random_inputs(graph) if inputs is None else inputs, runs)
     told("measuring the machine")
@@ -64,15 +67,9 @@ class _Counted:
         return found | ({FUNCTIONS} if any(work.functions for _, work in self.work) else set())
 
 
-def _options(graph: Graph, backend: Backend) -> Options:
-    """Those with which a model is compiled that has its variables to itself; a trainer shares them."""
-    return Options(facts=backend.facts, pack_variables=not graph.updates)
-
-
-def _counted(graph: Graph, backend: Backend) -> _Counted:
-    options = replace(_options(graph, backend), profile=True)
+def _counted(graph: Graph, backend: Backend, options: Options) -> _Counted:
     passed = _Passed()
-    for arrival in walk(graph, options, backend.stages(WALK)):
+    for arrival in walk(graph, replace(options, profile=True), backend.stages(WALK)):
         passed.take(arrival.result)
     if passed.plan is None or passed.graph is None:
         raise BackendError(f"backend {backend} runs no kernels whose times could be taken; use backend cpu")

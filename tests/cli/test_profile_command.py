@@ -66,6 +66,38 @@ def test_what_is_profiled_follows_the_options(tmp_path: Path) -> None:
     assert len(found["model"]["seconds_with_counters"]) == len(found["model"]["seconds_without_counters"]) == 1
 
 
+def test_a_step_is_profiled_as_it_would_run_within_a_budget(tmp_path: Path) -> None:
+    def kernels(*options: object) -> list[tuple[str, int]]:
+        done("mlp", "--train", "--batch-size", 64, "--runs", 1, "--json", tmp_path / "json", *options)
+        found = json.loads((tmp_path / "json").read_text(encoding="utf-8"))["kernels"]
+        return [(kernel["name"], kernel["bytes_written_per_call"]) for kernel in found]
+
+    kept, small = kernels("--memory", "keep"), kernels("--memory", "small")
+    assert not [name for name, _ in kept if ".again" in name]
+    assert [name for name, _ in small if ".again" in name]
+    assert kernels("--micro-batches", 2) != kept != kernels("--memory", "keep", "--residuals", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--train", "--memory", "1KB"), "alone take"),
+        (("--train", "--memory", "some"), "memory"),
+        (("--train", "--residuals", "f16"), "residuals 'f16': say bf16"),
+        (("--train", "--micro-batches", "3"), "cannot be cut into 3 equal"),
+    ],
+)
+def test_what_no_step_can_be_made_of_is_refused(options: tuple[str, ...], message: str) -> None:
+    assert message in refused("mlp", "--batch-size", 4, *options)
+
+
+@pytest.mark.parametrize("option", [("--residuals", "bf16"), ("--micro-batches", "2")])
+def test_options_of_steps_need_a_step(option: tuple[str, str]) -> None:
+    result = invoked("mlp", *option)
+    assert result.exit_code == 2
+    assert "those of a training step" in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_files_are_written_and_named(fixed: Path, tmp_path: Path) -> None:
     paths = {option: tmp_path / f"{option}.out" for option in ("html", "trace", "json")}
     given = [part for option, path in paths.items() for part in (f"--{option}", path)]

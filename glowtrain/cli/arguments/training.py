@@ -49,6 +49,16 @@ def require_train(context: typer.Context, *, train: bool, others: Collection[str
         raise InputError(f"{', '.join(given)}: nothing is trained without --train")
 
 
+def step_options(micro_batches: int, residuals: str | None, *, train: bool) -> list[str]:
+    """Which of the options are given that are those of a step, such as parts of a batch. Ends as wrong usage where
+    nothing is trained."""
+    given = {"--residuals": residuals is not None, "--micro-batches": micro_batches > 1}
+    found = [name for name, is_there in given.items() if is_there]
+    if found and not train:
+        raise typer.BadParameter(f"{found[0]} are those of a training step (--train)", param_hint=found[0])
+    return found
+
+
 def is_given(context: typer.Context, name: str | None) -> bool:
     """Whether an option stands on the command line, be it with its default."""
     source = context.get_parameter_source(name or "")

@@ -13,12 +13,15 @@ from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.files import check_writable, write_text
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
-from glowtrain.cli.arguments.training import training_step
+from glowtrain.cli.arguments.training import step_graphs, step_options
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
 from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
+from glowtrain.lower.own_updates import residuals_for
+from glowtrain.memory.budget import budget_of
+from glowtrain.memory.residuals import checked_type
 from glowtrain.presentation.figures import check_drawing
 from glowtrain.presentation.tables import table
 from glowtrain.profiling import table as texts
@@ -28,7 +31,9 @@ from glowtrain.profiling.numbers import json_text
 from glowtrain.profiling.page import html_page
 from glowtrain.profiling.report import ProfileReport
 from glowtrain.profiling.trace import trace_text
+from glowtrain.stages import Options
 from glowtrain.trainer.graphs import DEFAULT_BATCH, fixed_batch, specs_of
+from glowtrain.trainer.micro_batches.within_budget import proposing
 
 Runs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs, of which the fastest counts.")]
 Html = Annotated[
@@ -48,6 +53,9 @@ def profile(
     train: options.WholeStep = False,
     backend: options.Backend = "cpu",
     threads: options.Threads = None,
+    memory: options.Memory = None,
+    micro_batches: options.MicroBatchCount = 1,
+    residuals: options.Residuals = None,
     batch_size: options.BatchSize = None,
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     open_batch: options.OpenBatch = False,
@@ -71,14 +79,20 @@ def profile(
     glowtrain profile cnn --train --batch-size 128
 
     glowtrain profile model.onnx --train --html profile.html --trace trace.json
+
+    glowtrain profile cnn --train --memory small
     """
     import_modules(modules)
     files = ProfileFiles(html, trace, json_path)
     files.check()
+    step_options(micro_batches, residuals, train=train)
+    chosen, budget = backend_of(backend, threads), budget_of(memory)
     graph = model_graph(model, dims, batch_size, open_batch=open_batch, untie=untie)
-    step = training_step(graph, loss, output, trainable, optimizer, momentum) if train else graph
-    with waiting("profiling") as told:
-        report = measured(step, backend_of(backend, threads), runs, told=told)
+    graphs = step_graphs(graph, loss, output, trainable, optimizer, momentum, micro_batches) if train else None
+    step = graph if graphs is None else graphs.step_of(graph)
+    how = Options(facts=chosen.facts, memory=budget, residuals=residuals_for(step, checked_type(residuals)))
+    with waiting("profiling") as told, proposing(graphs, graph.binding, how, chosen):
+        report = measured(step, chosen, runs, told=told, options=how)
     show(report)
     files.write(report)
 

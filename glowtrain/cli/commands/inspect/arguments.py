@@ -12,6 +12,7 @@ from glowtrain.backends.base import Backend
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.targets import TARGETS
+from glowtrain.cli.arguments.training import step_options
 from glowtrain.cli.commands.inspect.stages import MEMORY, STAGES, stage_names
 from glowtrain.profiling.memory.page import check_plot
 from glowtrain.runtime.partition.drawing import check_drawing
@@ -101,12 +102,9 @@ def check_memory(memory: str | None, devices: int | None, budget: str | None) ->
 
 
 def check_step(micro_batches: int, residuals: str | None, *, train: bool, parts: bool, proposal: bool) -> None:
-    """End as wrong usage for parts of a batch, and for what waits for a backward part, where nothing is trained, and
-    where nothing of them is shown: what waits on ``parts`` of a model, and both in a ``proposal``."""
-    given = {"--residuals": residuals is not None, "--micro-batches": micro_batches > 1}
-    for name in (name for name, is_there in given.items() if is_there):
-        if not train:
-            raise typer.BadParameter(f"{name} are those of a training step (--train)", param_hint=name)
+    """End as wrong usage for options of a step where nothing is trained, and where nothing of them is shown: what waits
+    on ``parts`` of a model, and both in a ``proposal``."""
+    for name in step_options(micro_batches, residuals, train=train):
         if proposal or (parts and name == "--residuals"):
             shown = "--budget proposes" if proposal else "--devices shows"
             raise typer.BadParameter(f"{shown} nothing that would differ with {name}", param_hint=name)
