@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
+from glowtrain.backends.base import Backend, Executable
+from glowtrain.compiler.specialisation import executable_of
 from glowtrain.errors import (
     BindingError,
     DeadlineError,
@@ -19,8 +21,11 @@ from glowtrain.errors import (
     UnknownNetworkError,
 )
 from glowtrain.graph import Value
-from glowtrain.runtime import HostManager, cpu_devices
+from glowtrain.runtime import HostDevice, HostManager, cpu_devices
+from glowtrain.runtime.partition import needs
 from glowtrain.runtime.request.queue import RequestQueue
+from glowtrain.stages import Options
+from glowtrain.verification import random_inputs
 from tests.runtime.devices import (
     Failing,
     Gate,
@@ -329,3 +334,42 @@ def test_nothing_is_left_on_devices_of_their_own_memory() -> None:
         assert device.used == resident
         np.testing.assert_array_equal(host.run_sync("net", {"x": rows(0, 4)})["y"], tripled(rows(0, 4)))
         assert device.used == resident
+
+
+@pytest.mark.parametrize("memory", [None, "64MB"])
+def test_weights_are_read_from_copies_where_memory_is_not_limited(memory: str | None) -> None:
+    @gt.model(x=gt.f32[1, 64, 14, 14])
+    def convolution(x: Value) -> dict[str, Value]:
+        return {"y": gt.nn.conv(x, 64, kernel=3, padding=1, name="conv")}
+
+    graph, device = convolution.bind({}), HostDevice("device", memory=memory)
+    inputs = random_inputs(graph)
+    options = [Options(facts=device.backend.facts, pack_variables=copies) for copies in (False, True)]
+    plain, copying = (executable_of(graph, device.backend, each).memory.constants for each in options)
+    assert copying > plain
+    with HostManager([device]) as host:
+        network = host.add_network("net", graph)
+        own = sum(array.nbytes for array in network.variables().values())
+        assert (host.status()[0].used - own >= copying) == (memory is None)
+        np.testing.assert_array_equal(host.run_sync("net", inputs)["y"], gt.compile(graph)(inputs)["y"])
+        (manager, variables), *_ = network.replicas[0].placed.variables.values()
+        doubled = 2 * network.variables()["conv.weight"]
+        manager.call(lambda: variables.write("conv.weight", doubled), "writing")
+        function = gt.compile(graph)
+        function.state.write("conv.weight", doubled)
+        np.testing.assert_array_equal(host.run_sync("net", inputs)["y"], function(inputs)["y"])
+
+
+def test_what_is_updated_has_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def noted(graph: gt.Graph, backend: Backend, options: Options) -> Executable:
+        asked.append(options.pack_variables)
+        return executable_of(graph, backend, options)
+
+    monkeypatch.setattr(needs, "executable_of", noted)
+    with HostManager() as host:
+        host.add_network("count", counting())
+        assert asked == [False]
+        host.add_network("net", triple, batch_sizes=[1, 2])
+    assert asked == [False, True, True]

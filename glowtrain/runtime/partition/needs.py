@@ -8,18 +8,25 @@ from glowtrain.backends.base import Backend, Executable
 from glowtrain.backends.device import Device
 from glowtrain.compiler.specialisation import executable_of
 from glowtrain.graph import Value
+from glowtrain.memory.budget import UNSAID
 from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.stages import Options
 
 
-def compiled(parts: Iterable[Part], backend: Backend) -> Iterator[tuple[Part, Executable]]:
+def compiled(parts: Iterable[Part], backend: Backend, *, limited: bool) -> Iterator[tuple[Part, Executable]]:
     """The parts of a stage, each with what the backend makes of it for variables as those before it have them in
-    memory: so nothing is rearranged between runs."""
+    memory: so nothing is rearranged between runs. Where memory is not ``limited`` and no part updates a variable, they
+    may read copies of them."""
+    parts = list(parts)
+    copies = not limited and not any(part.graph.updates for part in parts)
     layouts: dict[str, tuple[int, ...]] = {}
     for part in parts:
         own = {variable.name for variable in part.graph.variables}
         kept = tuple(sorted((name, layout) for name, layout in layouts.items() if name in own))
-        options = Options(facts=backend.facts, variable_layouts=kept, memory=part.memory)
+        options = Options(
+            facts=backend.facts, variable_layouts=kept, memory=part.memory,
+            pack_variables=copies and part.memory == UNSAID,
+        )  # fmt: skip
         executable = executable_of(part.graph, backend, options)
         layouts.update(executable.layouts)
         yield part, executable
@@ -33,7 +40,8 @@ def stage_needs(partition: Partition, stage: int, device: Device) -> int:
     parts = partition.of_stage(stage)
     variables = {variable.name: variable for part in parts for variable in part.graph.variables}
     taken = 0 if device.shares_memory else max(_size(part.graph.inputs) for part in parts)
-    own = sum(device.needs(part.graph, executable) for part, executable in compiled(parts, device.backend))
+    made = compiled(parts, device.backend, limited=device.facts.memory is not None)
+    own = sum(device.needs(part.graph, executable) for part, executable in made)
     return _size(variables.values()) + own + taken
 
 

@@ -22,7 +22,7 @@ class PartitionFunction:
         self.states = {stage: State({}) for stage in partition.stages}
         self._instances: dict[str, Instance] = {}
         for stage, state in self.states.items():
-            for part, executable in compiled(partition.of_stage(stage), backend_of(backend)):
+            for part, executable in compiled(partition.of_stage(stage), backend_of(backend), limited=False):
                 for variable in part.graph.variables:
                     state.add(variable.name, variable.initial)
                 self._instances[part.name] = executable.bind(state)

@@ -73,8 +73,8 @@ class Placing:
         self.used: dict[DeviceManager, int] = {}
         self.variables: dict[int, ResidentVariables] = {}
         self.residents: dict[tuple[int | None, str], Resident] = {}
-        self.compiled: dict[tuple[int, Backend], Compiled] = {}
-        """By the stage and what compiled it."""
+        self.compiled: dict[tuple[int, Backend, bool], Compiled] = {}
+        """By the stage, what compiled it, and whether for a device whose memory is limited."""
 
     def everything(self, undo: ExitStack) -> None:
         """Compile, choose, load; ``undo`` learns how each step is taken back."""
@@ -103,20 +103,21 @@ class Placing:
         for number, stage in enumerate(self.largest.stages):
             able = [manager for manager in self.managers if not self._lacking(stage, manager.device)]
             if able:
-                wanted.append((stage, able[number % len(able)].device.backend))
+                wanted.append((stage, able[number % len(able)].device))
         with ThreadPoolExecutor(max_workers=len(wanted) or 1, thread_name_prefix="compile") as pool:
-            for done in [pool.submit(self._executables, stage, backend) for stage, backend in wanted]:
+            for done in [pool.submit(self._executables, stage, device) for stage, device in wanted]:
                 done.result()
 
-    def _executables(self, stage: int, backend: Backend) -> Compiled:
-        """What a backend makes of a stage's parts, for all sizes."""
-        if (stage, backend) in self.compiled:
-            return self.compiled[stage, backend]
+    def _executables(self, stage: int, device: Device) -> Compiled:
+        """What a device's backend makes of a stage's parts, for all sizes."""
+        backend, limited = device.backend, device.facts.memory is not None
+        if found := self.compiled.get((stage, backend, limited)):
+            return found
         sizes = sorted(self.partitions, key=lambda size: size or 0, reverse=True)
         parts = [(size, part) for size in sizes for part in self.partitions[size].of_stage(stage)]
-        functions = compiled((part for _, part in parts), backend)
+        functions = compiled((part for _, part in parts), backend, limited=limited)
         made = {(size, part.name): function for (size, _), (part, function) in zip(parts, functions, strict=True)}
-        self.compiled[stage, backend] = made
+        self.compiled[stage, backend, limited] = made
         return made
 
     # --- choosing -----------------------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ class Placing:
         return listed(sorted({type(operator).__name__ for operator in operators})) if operators else ""
 
     def _bytes(self, stage: int, device: Device) -> int:
-        made = self._executables(stage, device.backend)
+        made = self._executables(stage, device)
         parts = {(size, part.name): part for size, cut in self.partitions.items() for part in cut.of_stage(stage)}
         variables = sum(array.nbytes for array in self._initial(stage).values())
         return variables + sum(_needs(device, part, made[key]) for key, part in parts.items())
@@ -171,7 +172,7 @@ class Placing:
         variables = self._on(manager, partial(device.place, initial), what, ResidentVariables)
         undo.callback(_give_back, manager, variables.free)
         self.variables[stage] = variables
-        made = self._executables(stage, device.backend)
+        made = self._executables(stage, device)
         for key, executable in made.items():
             resident = self._on(manager, partial(device.load, executable, variables), what, Resident)
             undo.callback(_give_back, manager, resident.free)
