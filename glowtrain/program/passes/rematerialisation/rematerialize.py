@@ -13,7 +13,7 @@ Rematerialization (ICLR 2021), whose choice of bytes by cost this one resembles.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -29,7 +29,7 @@ from glowtrain.program.passes.rematerialisation.copies import with_copies
 from glowtrain.program.passes.rematerialisation.neighbours import fuse_neighbours
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
 from glowtrain.program.passes.rematerialisation.reorder import Reordering
-from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Holes, Timeline
+from glowtrain.program.passes.rematerialisation.timeline import Drop, Gap, Hole, Holes, Timeline
 from glowtrain.program.passes.rematerialisation.twice import made_twice
 from glowtrain.program.passes.reuse import live_in_place, reused
 from glowtrain.program.passes.schedule import peak_bytes
@@ -259,10 +259,10 @@ class _Dropping:
         once others follow, and not all instructions can compute what they read once there are copies beside them."""
         while self.timeline.peak > goal:
             position, least = int(self.timeline.live.argmax()), max(self.timeline.peak // LEAST_PART, self.least)
-            best = self._best_of(self.timeline.drops(position, least), position)
+            best = self._best_drop(position, least)
             if best is None:
                 self.plain = self.plain or (self.timeline.copy(), self.left)
-                best = self._best_of(self.timeline.absorptions(position, least), position)
+                best = self._best_absorption(position, least)
             if best is None:
                 self.timeline, self.left = self._lowest(self.plain or self.best, self.best, (self.timeline, self.left))
                 return False
@@ -281,15 +281,41 @@ class _Dropping:
         found = list(distinct.values())
         return min(found, key=lambda state: self._peak(state[0])) if len(found) > 1 else found[0]
 
-    def _best_of(self, drops: Iterable[Drop], position: int) -> Drop | None:
-        """What frees most bytes where most are alive, for the time that it takes."""
-        timeline, peak = self.timeline, self.timeline.peak
-        best, most = None, 0.0
-        for drop in drops:
-            rate = drop.frees(position) / (self._time(drop) + 1.0)
-            if rate > most and self._net(drop) <= self.left and timeline.raises_to(drop) < peak:
-                best, most = drop, rate
+    def _best_drop(self, position: int, least: int) -> Drop | None:
+        """What frees most bytes where most are alive, for the time that it takes; the first of several."""
+        gaps = enumerate(self.timeline.gaps(position, least))
+        bounds = [(self._at_most(gap, position), -order, gap) for order, gap in gaps]
+        best, found = None, (0.0, 1)
+        for bound, order, gap in sorted(bounds, reverse=True):
+            if bound <= 0 or bound < found[0]:
+                break
+            drop = self.timeline.drop(gap, position)
+            rate = 0.0 if drop is None else self._rate(drop, position)
+            if drop is not None and (rate, order) > found and self._can_be(drop):
+                best, found = drop, (rate, order)
         return best
+
+    def _at_most(self, gap: Gap, position: int) -> float:
+        """A rate that no drop for a gap exceeds, which is found without looking at what its sources take: they free
+        nothing here that they do not also keep."""
+        if self.timeline.is_sliced:  # of a group in slices there is less of what is made again, too
+            return math.inf
+        nbytes, time = gap.buffer.type.nbytes, self._cost(self.timeline.beginning(gap, position))
+        return 0.0 if time - nbytes / self.rates.memory > self.left else nbytes / (time + 1.0)
+
+    def _best_absorption(self, position: int, least: int) -> Drop | None:
+        """The same of what the instruction there makes again itself."""
+        drops = [(self._rate(drop, position), drop) for drop in self.timeline.absorptions(position, least)]
+        possible = [(rate, drop) for rate, drop in drops if rate > 0 and self._can_be(drop)]
+        return max(possible, key=lambda each: each[0])[1] if possible else None
+
+    def _rate(self, drop: Drop, position: int) -> float:
+        """The bytes that are freed at an instruction in a nanosecond of making them again."""
+        return drop.frees(position) / (self._time(drop) + 1.0)
+
+    def _can_be(self, drop: Drop) -> bool:
+        """Whether there is time for a drop, and it raises nothing to the peak."""
+        return self._net(drop) <= self.left and self.timeline.raises_to(drop) < self.timeline.peak
 
     def _time(self, drop: Drop) -> float:
         return sum(self._cost(hole.recomputation) for hole in drop.holes)

@@ -35,6 +35,15 @@ class Hole:
     recomputation: Recomputation
 
 
+@dataclass(frozen=True)
+class Gap:
+    """Two instructions that touch a buffer, one next after the other, so that it need not be kept between them."""
+
+    buffer: Buffer
+    begin: int
+    end: int
+
+
 Holes = frozenset[tuple[Buffer, int, int, Recomputation]]
 """Buffers, where each is not kept, and how it is made again."""
 
@@ -84,6 +93,7 @@ class Timeline:
             for buffer in instruction.writes:
                 self.writers.setdefault(buffer, []).append(position)
         self._repeatable = {position for position in range(len(instructions)) if self._runs_twice(position)}
+        self._remade = dict.fromkeys(buffer for buffer in self.accesses if self._is_remade(buffer))
         self._scalars: dict[int, dict[Buffer, tuple[Ref, Load]]] = {}
         self._absorbed: dict[tuple[Recomputation, int], bool] = {}
         self._keeping: dict[Recomputation, bool] = {}
@@ -112,24 +122,43 @@ class Timeline:
         return all(own.kind == "activation" and self.accesses[own][0] == position for own in read_back)
 
     @property
+    def is_sliced(self) -> bool:
+        """Whether some instructions run in slices."""
+        return self.sliced is not None and bool(self.sliced.cuts)
+
+    @property
     def peak(self) -> int:
         """Bytes alive at most."""
         return int(self.live.max(initial=0))
 
     def drops(self, position: int, least: int) -> Iterator[Drop]:
         """The holes through an instruction that buffers of at least so many bytes could have."""
-        for buffer, places in self.accesses.items():
-            if buffer.type.nbytes < least or not self.remade(buffer):
+        found = (self.drop(gap, position) for gap in self.gaps(position, least))
+        return (drop for drop in found if drop is not None)
+
+    def gaps(self, position: int, least: int) -> Iterator[Gap]:
+        """Where those holes would be, whether or not they can be."""
+        for buffer in self._remade:
+            if buffer.type.nbytes < least:
                 continue
+            places = self.accesses[buffer]
             after = bisect_left(places, position)
             if after == 0 and places[0] == position and self._unstored(buffer, position):
                 after = 1
             elif places[after : after + 1] == [position]:
                 continue
             if 0 < after < len(places) and self.hole(buffer, position) is None:
-                demand = Demand(self, position)
-                if demand.hole(buffer, places[after - 1], places[after]):
-                    yield demand.drop()
+                yield Gap(buffer, places[after - 1], places[after])
+
+    def beginning(self, gap: Gap, position: int) -> Recomputation:
+        """The first of what such a drop would make again."""
+        return Demand(self, position).made(gap.buffer, gap.end)
+
+    def drop(self, gap: Gap, position: int) -> Drop | None:
+        """A hole for a gap, with all that it takes, so that less is alive at an instruction; ``None`` if there can be
+        none."""
+        demand = Demand(self, position)
+        return demand.drop() if demand.hole(gap.buffer, gap.begin, gap.end) else None
 
     def absorptions(self, position: int, least: int) -> Iterator[Drop]:
         """The holes up to an instruction, which makes again itself what it reads."""
@@ -161,6 +190,9 @@ class Timeline:
     def remade(self, buffer: Buffer) -> bool:
         """Whether there are kernels that make a buffer, alone, and could run twice: what they read of what they write
         holds nothing of others. Several write a part each, before anybody reads it."""
+        return buffer in self._remade
+
+    def _is_remade(self, buffer: Buffer) -> bool:
         writers = self.writers.get(buffer, [])
         if buffer.kind != "activation" or not writers or not self._repeatable.issuperset(writers):
             return False
@@ -307,7 +339,7 @@ class Demand:
         """Drop a buffer between two instructions; False where it cannot be made again before the second."""
         if len(self.holes) == DEEPEST:
             return False
-        made = self.timeline.recomputation(buffer, lambda other: self._lasts(other, buffer, end))
+        made = self.made(buffer, end)
         if not self.timeline.keeps_sums(made):
             return False
         self.holes.append(Hole(buffer, begin, end, made))
@@ -316,6 +348,10 @@ class Demand:
         self.changes.append(Change(begin + (not unstored), end, -buffer.type.nbytes))
         self._made(made, end)
         return all(self._source(source, timeline.read_at(source, buffer), end) for source in made.sources)
+
+    def made(self, buffer: Buffer, end: int) -> Recomputation:
+        """How a buffer is made again before an instruction."""
+        return self.timeline.recomputation(buffer, lambda other: self._lasts(other, buffer, end))
 
     def _made(self, made: Recomputation, end: int) -> None:
         """Count what is alive where a buffer is made again: of one for a group in slices, as much as a slice has."""
@@ -333,7 +369,7 @@ class Demand:
         timeline, (begin, end, *_) = self.timeline, places
         if timeline.is_made(buffer, end) or any(hole.begin >= end for hole in timeline.holes.get(buffer, ())):
             return False
-        made = timeline.recomputation(buffer, lambda other: self._lasts(other, buffer, end))
+        made = self.made(buffer, end)
         if not timeline.absorbs(end, made) or not self.hole(buffer, begin, end):
             return False
         self.changes.append(Change(end, end + 1, -buffer.type.nbytes))
