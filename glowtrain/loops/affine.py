@@ -147,6 +147,10 @@ def combine(parts: Sequence[tuple[Affine, int]]) -> Affine:
         constant += value.constant * factor
         for atom, coefficient in value.terms:
             terms[atom] = terms.get(atom, 0) + coefficient * factor
+    return _sum(constant, terms)
+
+
+def _sum(constant: int, terms: dict[Atom, int]) -> Affine:
     if 0 in terms.values():
         terms = {atom: coefficient for atom, coefficient in terms.items() if coefficient}
     found = Affine(constant, tuple(terms.items()))
@@ -246,7 +250,17 @@ def _unequal_remainders(difference: Affine) -> bool:
 
 def address(load_index: Sequence[Expr], strides: Sequence[int]) -> Affine:
     """The element offset of a subscript tuple in memory."""
-    return combine([(affine(i), stride) for i, stride in zip(load_index, strides, strict=True)])
+    constant, terms = 0, dict[Atom, int]()
+    for subscript, stride in zip(load_index, strides, strict=True):
+        if type(subscript) is Index:  # as :func:`combine` of all, without a form for each: most subscripts are indices
+            if subscript.extent != 1:
+                terms[subscript] = terms.get(subscript, 0) + stride
+            continue
+        form = affine(subscript)
+        constant += form.constant * stride
+        for atom, coefficient in form.terms:
+            terms[atom] = terms.get(atom, 0) + coefficient * stride
+    return _sum(constant, terms)
 
 
 def unflatten(flat: Expr, shape: Sequence[int]) -> list[Expr]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import chain
 from typing import Self
 
 from glowtrain.deferred import cached_property, dataclass, remembered
@@ -178,6 +179,11 @@ class Instruction:
         return list(dict.fromkeys((*self.writes, *self.reads)))
 
     @cached_property
+    def activations(self) -> list[Buffer]:
+        """The activations among these."""
+        return [buffer for buffer in self.operands if buffer.kind == "activation"]
+
+    @cached_property
     def touched(self) -> frozenset[Buffer]:
         """All buffers, as a set."""
         return frozenset(self.operands)
@@ -328,14 +334,12 @@ class Program:
     constants: tuple[Buffer, ...] = field(default=())
     preferences: tuple[tuple[Buffer, tuple[int, ...]], ...] = field(default=())
 
-    @property
-    def buffers(self) -> list[Buffer]:
+    @cached_property
+    def buffers(self) -> tuple[Buffer, ...]:
         """Every buffer that is used or seen from outside, each once."""
-        seen = dict.fromkeys([*self.inputs.values(), *self.variables.values(), *self.constants])
-        for instruction in self.instructions:
-            seen.update(dict.fromkeys(instruction.operands))
-        seen.update(dict.fromkeys(self.outputs.values()))
-        return list(seen)
+        operands = chain.from_iterable(instruction.operands for instruction in self.instructions)
+        first = (*self.inputs.values(), *self.variables.values(), *self.constants)
+        return tuple(dict.fromkeys(chain(first, operands, self.outputs.values())))
 
     def trimmed(self) -> Program:
         """The program without constants that nothing touches."""

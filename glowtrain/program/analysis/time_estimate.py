@@ -6,20 +6,20 @@ right order of magnitude. What has to be exact, and counts what is shared betwee
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from typing import TypeVar
 
 from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import (
     FUNCTIONS,
     Accumulate,
-    Affine,
     Apply,
     Buffer,
     Expr,
     For,
     Index,
+    Let,
     Load,
     Reduce,
     Statement,
@@ -30,6 +30,8 @@ from glowtrain.loops.functions import Cost
 from glowtrain.program.analysis.kernel_facts import contraction_operands
 from glowtrain.program.program import Instruction
 from glowtrain.stages import Rates
+
+Key = TypeVar("Key")
 
 
 @remembered
@@ -50,54 +52,38 @@ def total(instructions: Iterable[Instruction], rates: Rates) -> float:
     return sum(estimate(instruction, rates) for instruction in instructions)
 
 
+Place = tuple[tuple[Expr, ...], tuple[int, ...]]
+"""Subscripts, and the strides of the buffer that is accessed there."""
+
+
 @dataclass
-class _Counted:
-    """Terms of sums of products, other operations and costly functions; how often buffers are accessed, and elements
-    that are no neighbours of those before and after them; the accesses of the present loop with their points."""
+class _Counts:
+    """What a statement does at one point: terms of sums of products, other operations and costly functions; how often
+    buffers are accessed, and at which places, but for factors of sums of products, which are laid out for that first.
+    """
 
     multiply_adds: int = 0
     operations: int = 0
     functions: int = 0
-    strided: int = 0
     accesses: dict[Buffer, int] = field(default_factory=dict)
-    present: list[tuple[Affine, int]] = field(default_factory=list)
+    places: dict[Place, int] = field(default_factory=dict)
 
-    def nanoseconds(self, rates: Rates) -> float:
-        plain = self.multiply_adds / rates.multiply_adds + self.operations / rates.operations
-        return plain + self.functions / rates.functions
-
-    def bytes(self, buffer: Buffer) -> int:
-        """Bytes of the elements that are touched, at most."""
-        return min(self.accesses.get(buffer, buffer.type.size), buffer.type.size) * buffer.dtype.size
-
-    def body(self, body: Sequence[Statement], points: int) -> None:
-        for statement in body:
-            if isinstance(statement, For):
-                around, self.present = self.present, []
-                self.body(statement.body, points * math.prod(index.extent for index in statement.indices))
-                self.strided += _strided(self.present)
-                self.present = around
-                continue
-            self._expression(statement.value, points)
-            if isinstance(statement, (Store, Accumulate)):
-                self._access(statement, points)
-
-    def _access(self, access: Load | Store | Accumulate, points: int, factor: bool = False) -> None:
-        """Note an access; factors of sums of products are laid out for that first."""
+    def access(self, access: Load | Store | Accumulate, times: int, factor: bool = False) -> None:
+        """Note an access."""
         buffer = access.buffer
-        self.accesses[buffer] = self.accesses.get(buffer, 0) + points
+        _add(self.accesses, buffer, times)
         if not factor:
-            self.present.append((address(access.index, buffer.strides), points))
+            _add(self.places, (access.index, buffer.strides), times)
 
-    def _expression(self, value: Expr, points: int) -> None:
-        """An expression at so many points; subscripts are no arithmetic."""
-        seen, stack = {value}, [(value, points, False)]
+    def expression(self, value: Expr) -> None:
+        """Count an expression; subscripts are no arithmetic."""
+        seen, stack = {value}, [(value, 1, False)]
         while stack:
             node, times, factor = stack.pop()
             below = node.children
             match node:
                 case Load():
-                    self._access(node, times, factor)
+                    self.access(node, times, factor)
                     below = ()
                 case Apply(function=name):
                     function = FUNCTIONS[name]
@@ -116,12 +102,66 @@ class _Counted:
             seen.update(below)
 
 
-def _strided(accesses: Sequence[tuple[Affine, int]]) -> int:
-    """The points at which accesses of a loop are not of neighbours, along the index along which most are."""
-    along: Counter[Expr] = Counter()
-    for form, points in accesses:
-        along.update({atom: points for atom, factor in form.terms if isinstance(atom, Index) and factor == 1})
+@remembered
+def _counts(statement: Let | Store | Accumulate) -> _Counts:
+    """Kept with the statement: what makes a result again consists of statements of the kernel that made it."""
+    found = _Counts()
+    found.expression(statement.value)
+    if isinstance(statement, (Store, Accumulate)):
+        found.access(statement, 1)
+    return found
+
+
+@dataclass
+class _Counted:
+    """The same of loops, at all their points; and elements that are no neighbours of those before and after them."""
+
+    multiply_adds: int = 0
+    operations: int = 0
+    functions: int = 0
+    strided: int = 0
+    accesses: dict[Buffer, int] = field(default_factory=dict)
+
+    def nanoseconds(self, rates: Rates) -> float:
+        plain = self.multiply_adds / rates.multiply_adds + self.operations / rates.operations
+        return plain + self.functions / rates.functions
+
+    def bytes(self, buffer: Buffer) -> int:
+        """Bytes of the elements that are touched, at most."""
+        return min(self.accesses.get(buffer, buffer.type.size), buffer.type.size) * buffer.dtype.size
+
+    def body(self, body: Sequence[Statement], points: int) -> dict[Place, int]:
+        """Count statements at so many points; the places of their accesses, with how often each is one at a point."""
+        places: dict[Place, int] = {}
+        for statement in body:
+            if isinstance(statement, For):
+                inner = points * math.prod(index.extent for index in statement.indices)
+                self.strided += inner * _strided(self.body(statement.body, inner))
+                continue
+            counts = _counts(statement)
+            self.multiply_adds += points * counts.multiply_adds
+            self.operations += points * counts.operations
+            self.functions += points * counts.functions
+            for buffer, times in counts.accesses.items():
+                _add(self.accesses, buffer, points * times)
+            for place, times in counts.places.items():
+                _add(places, place, times)
+        return places
+
+
+def _add(counts: dict[Key, int], key: Key, more: int) -> None:
+    counts[key] = counts.get(key, 0) + more
+
+
+def _strided(places: Mapping[Place, int]) -> int:
+    """How many accesses of a loop at one point are not of neighbours, along the index along which most are."""
+    forms = [(address(*place), times) for place, times in places.items()]
+    along: dict[Index, int] = {}
+    for form, times in forms:
+        for atom, factor in form.terms:
+            if factor == 1 and isinstance(atom, Index):
+                _add(along, atom, times)
     if not along:
         return 0
-    ((inner, _),) = along.most_common(1)
-    return sum(points for form, points in accesses if not form.is_linear or form.coefficient(inner) not in (0, 1))
+    inner = max(along, key=along.__getitem__)
+    return sum(times for form, times in forms if not form.is_linear or form.coefficient(inner) not in (0, 1))

@@ -42,12 +42,13 @@ def _height(instructions: Sequence[Instruction]) -> tuple[int, int]:
 
 def lifetimes(instructions: Sequence[Instruction]) -> dict[Buffer, tuple[int, int]]:
     """First and last instruction that touches each activation."""
-    found: dict[Buffer, tuple[int, int]] = {}
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
     for position, instruction in enumerate(instructions):
-        for buffer in instruction.operands:
-            if buffer.kind == "activation":
-                found[buffer] = (found.get(buffer, (position, 0))[0], position)
-    return found
+        for buffer in instruction.activations:
+            first.setdefault(buffer, position)
+            last[buffer] = position
+    return {buffer: (begin, last[buffer]) for buffer, begin in first.items()}
 
 
 def live_bytes(instructions: Sequence[Instruction]) -> list[int]:

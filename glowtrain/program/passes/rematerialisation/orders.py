@@ -16,9 +16,9 @@ from glowtrain.program.program import Instruction, Kernel
 def keeps_orders(sums: Sums | None, before: Iterable[Instruction], after: Sequence[Kernel]) -> bool:
     """Whether each sum in the kernels ``after`` has the order of one in those that they are made of; always where
     nobody says what the orders are."""
-    summing = [kernel for kernel in after if kernel.survey.reductions]
-    if sums is None or not summing:
+    known = [instruction.kernel for instruction in before if instruction.kernel is not None]
+    changed = [kernel for kernel in after if kernel.survey.reductions and kernel not in known]
+    if sums is None or not changed:
         return True
-    found = Counter(order for kernel in summing for order in sums(kernel))
-    known = (instruction.kernel for instruction in before)
-    return found <= Counter(order for kernel in known if kernel is not None for order in sums(kernel))
+    found = Counter(order for kernel in changed for order in sums(kernel))
+    return found <= Counter(order for kernel in known if kernel not in after for order in sums(kernel))

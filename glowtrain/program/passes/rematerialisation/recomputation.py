@@ -76,25 +76,29 @@ def stored_scalars(kernel: Kernel) -> dict[Buffer, tuple[Ref, Load]]:
 
 
 def leading_to(kernel: Kernel, buffer: Buffer, loaded: dict[Buffer, tuple[Ref, Load]]) -> Kernel:
-    """What of a kernel leads to one of its results. The scalars ``loaded`` are read where they were stored."""
+    """What of a kernel leads to one of its results: itself, where all does. The scalars ``loaded`` are read where they
+    were stored."""
     body = kernel.body
     if loaded:
         change: dict[Expr, Expr] = dict(loaded.values())
         body = rewrite_body(body, change.get)
     own = set(kernel.written) & set(kernel.reads)
-    return Kernel(kernel.name, _leading_to({buffer} | own, body))
+    needed = _leading_to({buffer} | own, body)
+    return kernel if needed is kernel.body else Kernel(kernel.name, needed)
 
 
-def _leading_to(wanted: set[Buffer], body: Sequence[Statement]) -> tuple[Statement, ...]:
-    """The statements that write the buffers ``wanted``, and the names that they need."""
+def _leading_to(wanted: set[Buffer], body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """The statements that write the buffers ``wanted``, and the names that they need; the same tuple if all are."""
     kept: list[Statement] = []
     used: set[Expr] = set()
     for statement in reversed(body):
         part = _part(statement, wanted, used)
         if part is not None:
             kept.append(part)
-            used.update(node for each in evaluations([part]) for node in each.nodes)
-    return tuple(reversed(kept))
+            for each in evaluations([part]):
+                used.update(each.nodes)
+    needed = tuple(reversed(kept))
+    return body if needed == body else needed
 
 
 def _part(statement: Statement, wanted: set[Buffer], used: set[Expr]) -> Statement | None:
@@ -102,6 +106,8 @@ def _part(statement: Statement, wanted: set[Buffer], used: set[Expr]) -> Stateme
     match statement:
         case For(indices=indices, body=inner, serial=serial):
             body = _leading_to(wanted, inner)
+            if body is inner:
+                return statement
             return For(indices, body, serial) if body else None
         case Let(ref=ref):
             return statement if ref in used else None
