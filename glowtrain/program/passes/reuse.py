@@ -112,10 +112,11 @@ def pairs(instruction: Instruction, ending: set[Buffer], sums: bool = True) -> I
     loop = box(kernel) if kernel is not None and ending else None
     if kernel is None or loop is None:
         return
-    factors = {load.buffer for _, *both in contractions(kernel.body) for load in both}
+    free = [buffer for buffer in kernel.reads if buffer in ending and buffer not in kernel.written]
+    factors = {load.buffer for _, *both in contractions(kernel.body) for load in both} if free else set[Buffer]()
     if factors and not sums:
         return
-    free = [b for b in kernel.reads if b in ending and b not in kernel.written and b not in factors]
+    free = [buffer for buffer in free if buffer not in factors]
     for result in kernel.writes:
         taken = next((buffer for buffer in free if _takes(loop, result, buffer)), None)
         if taken is not None:

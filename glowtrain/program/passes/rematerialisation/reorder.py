@@ -39,7 +39,6 @@ class Reordering:
 
     names: Names
     _places: dict[Instruction, tuple[tuple[Buffer, Buffer], ...]] = field(default_factory=dict)
-    _sums: dict[Instruction, list[Buffer]] = field(default_factory=dict)
 
     def run(self, instructions: Sequence[Instruction]) -> list[Instruction]:
         """The instructions in an order with a lower peak, or as they are."""
@@ -65,22 +64,16 @@ class Reordering:
             for result, operand in self._pairs(instruction):
                 if lives[result][0] == position and lives[operand][1] == position:
                     alive[position] -= operand.type.nbytes
-            unread = [b for b in instruction.writes if lives.get(b) == (position, position)]
-            alive[position] -= sum(b.type.nbytes for b in unread if b in self._homes(instruction))
+        for buffer, (first, last) in lives.items():
+            if first == last and buffer in homes_of_sums(order[first]):
+                alive[first] -= buffer.type.nbytes
         return alive
 
     def _pairs(self, instruction: Instruction) -> tuple[tuple[Buffer, Buffer], ...]:
         """Results of an instruction with operands whose places they can take."""
         if instruction not in self._places:
-            activations = {buffer for buffer in instruction.operands if buffer.kind == "activation"}
-            self._places[instruction] = tuple(pairs(instruction, activations))
+            self._places[instruction] = tuple(pairs(instruction, set(instruction.activations)))
         return self._places[instruction]
-
-    def _homes(self, instruction: Instruction) -> list[Buffer]:
-        """Results of an instruction that it can do without if nobody reads them."""
-        if instruction not in self._sums:
-            self._sums[instruction] = homes_of_sums(instruction)
-        return self._sums[instruction]
 
     def _moves(self, order: list[Instruction], alive: Array) -> Iterator[list[Instruction]]:
         """Orders in which one instruction, with what it needs, is on the other side of the peak."""

@@ -5,7 +5,7 @@ Positions are those of the given instructions. What is made again for an instruc
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import field, replace
@@ -105,7 +105,7 @@ class Timeline:
         found = copy(self)
         found.live = self.live.copy()
         found.holes = {buffer: [replace(hole) for hole in holes] for buffer, holes in self.holes.items()}
-        found.accesses = {buffer: list(positions) for buffer, positions in self.accesses.items()}
+        found.accesses = dict(self.accesses)
         return found
 
     @property
@@ -308,8 +308,9 @@ class Timeline:
     def _touch(self, hole: Hole) -> None:
         """Note that a buffer and its sources are touched where it is made again."""
         for buffer in (hole.buffer, *hole.recomputation.sources):
-            if hole.end not in self.accesses[buffer]:
-                insort(self.accesses[buffer], hole.end)
+            places = self.accesses[buffer]
+            if hole.end not in places:  # in a new list: copies of the timeline have the other one
+                self.accesses[buffer] = sorted([*places, hole.end])
 
 
 SHORTLY = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from itertools import chain
 
 from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import (
@@ -58,10 +59,18 @@ def _alone(subscript: Expr) -> Index | None:
     return None
 
 
-def subscripts(kernel: Kernel, buffer: Buffer) -> list[tuple[Expr, ...]]:
+def subscripts(kernel: Kernel, buffer: Buffer) -> Sequence[tuple[Expr, ...]]:
     """Those of everything in a kernel that touches a buffer."""
-    stores = (s for s in statements(kernel.body) if isinstance(s, (Store, Accumulate)) and s.buffer is buffer)
-    return [*(load.index for load in kernel.survey.loads if load.buffer is buffer), *(s.index for s in stores)]
+    return _subscripts(kernel).get(buffer, ())
+
+
+@remembered
+def _subscripts(kernel: Kernel) -> dict[Buffer, list[tuple[Expr, ...]]]:
+    found: dict[Buffer, list[tuple[Expr, ...]]] = {}
+    stores = (s for s in statements(kernel.body) if isinstance(s, (Store, Accumulate)))
+    for access in chain(kernel.survey.loads, stores):
+        found.setdefault(access.buffer, []).append(access.index)
+    return found
 
 
 def cut_kernel(kernel: Kernel, index: Index, slices: Slices) -> Kernel:
