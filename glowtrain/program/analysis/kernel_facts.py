@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -39,7 +40,8 @@ INTEGERS = frozenset({i8, u8, i16, u16, i32})
 """Types of which contractions with sums in i32 are made."""
 
 
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+@functools.lru_cache(maxsize=4096)
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of a row-major layout."""
     return tuple([math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
 

@@ -190,7 +190,7 @@ def _laid_out(operand: InvariantMatrix) -> bool:
     """Whether a matrix lies in memory as a single panel would."""
     form = address(operand.load.index, operand.load.buffer.strides)
     order = (*operand.outer, *operand.sums, operand.column)
-    strides = row_major([index.extent for index in order])
+    strides = row_major(tuple(index.extent for index in order))
     return all(form.coefficient(index) == stride for index, stride in zip(order, strides, strict=True))
 
 

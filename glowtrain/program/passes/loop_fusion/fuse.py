@@ -17,7 +17,7 @@ from dataclasses import replace
 from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer, Expr, For, Let, Statement, Store, evaluations
 from glowtrain.program.analysis.kernel_facts import PARTLESS, conflict, contractions
-from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Box, Limits, fuse_pair
+from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, OTHER_POINTS, Box, Limits, fuse_pair
 from glowtrain.program.passes.loop_fusion.fuse_rows import RowLoop, fuse_rows
 from glowtrain.program.passes.loop_fusion.quotients import split_quotients
 from glowtrain.program.program import Instruction, Kernel, Program
@@ -40,8 +40,18 @@ class FuseLoops:
 
 PLAIN = FuseLoops()
 
-Rule = Callable[[Box, Instruction], Kernel | Refused | None]
-"""A way to make one kernel of a loop over a box and a later instruction."""
+Rule = Callable[[Box, Instruction], "_Fused | Refused | None"]
+"""A way to make one kernel of a loop over a box and a later instruction; ``None`` for one of another kind."""
+
+OUT_OF_ORDER = Refused("what lies between them needs the first and is needed by the second")
+
+
+@dataclass(frozen=True)
+class _Fused:
+    """One kernel in place of two, and what has to run ``before`` it of what lies between them, the last one first."""
+
+    kernel: Kernel
+    before: list[Instruction]
 
 
 def fuse_loops(
@@ -118,26 +128,37 @@ class _Fusion:
         if a is None:
             return False
         for second in self._followers(a):
-            kernel = rule(a, second)
-            if kernel is None:
-                continue
-            if isinstance(kernel, Kernel) and not self._place(first, second, kernel):
-                kernel = Refused("what lies between them needs the first and is needed by the second")
-            if isinstance(kernel, Kernel):
+            found = rule(a, second)
+            if isinstance(found, _Fused):
+                self._place(first, second, found)
                 return True
-            if self.how.explain is not None:
-                self.how.explain(f"{a.kernel.name} with {second.name}", kernel.why)
+            if found is not None and self.how.explain is not None:
+                self.how.explain(f"{a.kernel.name} with {second.name}", found.why)
         return False
 
-    def _pair(self, first: Box, second: Instruction) -> Kernel | Refused | None:
-        """Two loops over equal boxes as one; ``None`` for an instruction of another kind."""
+    def _pair(self, first: Box, second: Instruction) -> _Fused | Refused | None:
+        """Two loops over equal boxes as one. Most that fit are far apart, so their order is asked first."""
         b = self._box(second)
-        return None if b is None else fuse_pair(first, b, self.how.limits)
+        if b is None:
+            return None
+        if first.size != b.size:
+            return OTHER_POINTS
+        before = self._needed(first.kernel, second)
+        if before is None:
+            return OUT_OF_ORDER
+        fused = fuse_pair(first, b, self.how.limits)
+        return fused if isinstance(fused, Refused) else _Fused(fused, before)
 
-    def _rows(self, first: Box, second: Instruction) -> Kernel | Refused | None:
-        """Sums of rows and a loop through the rows as one; ``None`` for instructions of other kinds."""
+    def _rows(self, first: Box, second: Instruction) -> _Fused | Refused | None:
+        """Sums of rows and a loop through the rows as one. Few fit, so their order is asked last."""
         b = RowLoop.of(second) if first.reduces and first.kernel.written & set(second.reads) else None
-        return None if b is None else fuse_rows(first, b, self.how.limits)
+        if b is None:
+            return None
+        fused = fuse_rows(first, b, self.how.limits)
+        if isinstance(fused, Refused):
+            return fused
+        before = self._needed(first.kernel, second)
+        return OUT_OF_ORDER if before is None else _Fused(fused, before)
 
     def _box(self, instruction: Instruction) -> Box | None:
         if instruction not in self.boxes:
@@ -151,17 +172,13 @@ class _Fusion:
         found = {r for buffer in shared for r in self.readers.get(buffer, ()) if self.at[r] > position}
         return sorted(found, key=self.at.__getitem__)
 
-    def _place(self, first: Instruction, second: Instruction, fused: Kernel) -> bool:
-        """Put ``fused`` in place of both, with what the later one needs moved before it. False if order forbids it."""
-        before = self._needed(first, second)
-        if before is None:
-            return False
+    def _place(self, first: Instruction, second: Instruction, found: _Fused) -> None:
+        """Put a fused kernel in place of both, with what the later one needs moved before it."""
         self._leave(first)
         self._leave(second)
-        fused = self._without_private(fused)
+        fused = self._without_private(found.kernel)
         self._enter(fused)
-        self._rearrange(self.at.pop(first), self.at.pop(second), before, fused)
-        return True
+        self._rearrange(self.at.pop(first), self.at.pop(second), found.before, fused)
 
     def _needed(self, first: Instruction, second: Instruction) -> list[Instruction] | None:
         """What lies between the two and must run before the second, last ones first; ``None`` where some of it must run
@@ -205,12 +222,14 @@ class _Fusion:
 
     def _without_private(self, kernel: Kernel) -> Kernel:
         """Drop stores to activations that nobody reads."""
-        return without_stores(kernel, lambda buffer: self._private(buffer, kernel))
+        private = [buffer for buffer in kernel.writes if self._private(buffer, kernel)]
+        return without_stores(kernel, private.__contains__) if private else kernel
 
     def _private(self, buffer: Buffer, kernel: Kernel) -> bool:
         """Whether nothing but ``kernel`` itself could want this buffer's contents."""
-        read = buffer in kernel.reads or bool(self.readers.get(buffer))
-        return buffer.kind == "activation" and buffer not in self.live_out and not read
+        if buffer.kind != "activation" or buffer in self.live_out or self.readers.get(buffer):
+            return False
+        return buffer not in kernel.reads
 
 
 def without_stores(kernel: Kernel, private: Callable[[Buffer], bool]) -> Kernel:
@@ -260,5 +279,6 @@ def _used_lets(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         if isinstance(statement, Let) and statement.ref not in used:
             continue
         needed.append(statement)
-        used.update(node for each in evaluations([statement]) for node in each.nodes)
+        for each in evaluations([statement]):
+            used.update(each.nodes)
     return tuple(reversed(needed))

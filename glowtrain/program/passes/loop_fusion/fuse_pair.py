@@ -30,6 +30,7 @@ from glowtrain.loops import (
 from glowtrain.program.analysis.kernel_facts import box, contractions, covers, is_injective, row_major
 from glowtrain.program.program import Instruction, Kernel
 from glowtrain.stages import Facts, Refused
+from glowtrain.types import Shape
 
 Sums = Callable[[Kernel], tuple[Hashable, ...]]
 """Says in which order each of a kernel's sums is taken."""
@@ -97,7 +98,7 @@ class Box:
     @cached_property
     def contracts(self) -> bool:
         """Whether it holds a contraction."""
-        return any(True for _ in contractions(self.body))
+        return self.reduces and any(True for _ in contractions(self.body))
 
     @cached_property
     def stores(self) -> dict[Buffer, tuple[Store, ...]]:
@@ -109,10 +110,13 @@ class Box:
         return found
 
 
+OTHER_POINTS = Refused("they run over different numbers of points")
+
+
 def fuse_pair(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
     """``a`` then ``b`` in one loop, or why their boxes, accesses or costs do not fit."""
     if a.size != b.size:
-        return Refused("they run over different numbers of points")
+        return OTHER_POINTS
     if refused := _too_much(a, b, limits):
         return refused
     match = _match(a, b)
@@ -157,7 +161,7 @@ def _scattered(epilogue: Box) -> bool:
     row = epilogue.indices[-1]
     accesses: list[Load | Store] = [*epilogue.loads, *(store for each in epilogue.stores.values() for store in each)]
     forms = (address(access.index, access.buffer.strides) for access in accesses)
-    return any(form.of_indices and not form.is_linear and form.step(row) not in (0, 1) for form in forms)
+    return any(not form.is_linear and form.of_indices and form.step(row) not in (0, 1) for form in forms)
 
 
 def _apart_from(a: Box, head: Sequence[Statement]) -> bool:
@@ -192,7 +196,7 @@ def _match(a: Box, b: Box) -> dict[Expr, Expr] | None:
     return None if needs_check(link) else _reindex(store.index, store.buffer.shape, link, b.loop)
 
 
-def _reindex(at: Sequence[Expr], shape: Sequence[int], load: Load, b: For) -> dict[Expr, Expr] | None:
+def _reindex(at: Sequence[Expr], shape: Shape, load: Load, b: For) -> dict[Expr, Expr] | None:
     """The second box seen from the first, if the load runs through the buffer as the box runs through its points."""
     direct: dict[Expr, Expr] = {i: j for i, j in zip(load.index, at, strict=True) if isinstance(i, Index)}
     if set(direct) == {i for i in b.indices if i.extent > 1} | set(direct) and all(
@@ -200,7 +204,7 @@ def _reindex(at: Sequence[Expr], shape: Sequence[int], load: Load, b: For) -> di
         for i, extent in zip(load.index, shape, strict=True)
     ):
         return {**{i: Const(0, i.dtype) for i in b.indices if i.extent == 1}, **direct}
-    extents = [index.extent for index in b.indices]
+    extents = tuple([index.extent for index in b.indices])
     if address(load.index, row_major(shape)) != address(b.indices, row_major(extents)):
         return None
     subscripts = unflatten(flatten(at, shape), extents)
@@ -237,10 +241,12 @@ def _same_element(a: Box, renamed: Box) -> bool:
 def _hazard_free(a: Box, renamed: Box) -> bool:
     """Whether the second body's writes leave alone what the first reads elsewhere."""
     for load in (*a.loads, *renamed.loads):
-        stores = renamed.stores.get(load.buffer, ())
+        stores = renamed.stores.get(load.buffer)
+        if not stores:
+            continue
         whole = load.buffer.type.size == a.size
         in_place = any(_same(load, store) and (whole or is_injective(store, a.indices)) for store in stores)
-        if stores and not in_place and not _all_apart(load, stores, a, renamed):
+        if not in_place and not _all_apart(load, stores, a, renamed):
             return False
     return True
 
@@ -260,8 +266,10 @@ def _apart(one: Load | Store, other: Store, own: Sequence[Index]) -> bool:
 
 def _same(load: Load, store: Store) -> bool:
     """Whether both mean the same element of their buffer."""
+    if load.index == store.index:
+        return True
     strides = row_major(store.buffer.shape)
-    return load.index == store.index or address(load.index, strides) == address(store.index, strides)
+    return address(load.index, strides) == address(store.index, strides)
 
 
 @dataclass
