@@ -73,9 +73,10 @@ class Definition:
         nodes = [node for node in _computed(self.value) if isinstance(node, (Apply, Reduce))]
         return len(nodes) <= CHEAP and all(map(_takes_one_step, nodes))
 
-    def at(self, subscripts: Sequence[Expr]) -> Expr:
-        """The expression of the element at ``subscripts``."""
-        return substitute(self.value, dict(self.indices_at(subscripts)))
+    @remembered
+    def element(self, load: Load) -> Expr:
+        """The expression of the element that is loaded."""
+        return substitute(self.value, dict(self.indices_at(load.index)))
 
     def indices_at(self, subscripts: Sequence[Expr]) -> Iterator[tuple[Expr, Expr]]:
         """What the loop indices are where the element at ``subscripts`` is written."""

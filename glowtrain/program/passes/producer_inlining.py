@@ -305,7 +305,7 @@ def _chosen(
 
 def _reads_bytes(load: Load, defined: Definition) -> bool:
     """Whether a float at a place is a byte of a constant there: contractions read those, of which more fit a cache."""
-    new = defined.at(load.index)
+    new = defined.element(load)
     return (
         isinstance(new, Cast)
         and isinstance(new.value, Load)
@@ -322,7 +322,7 @@ def _movable(use: _Use, defined: Definition) -> bool:
         return False
     if isinstance(defined.value, Const):
         return not use.operand
-    new = defined.at(use.load.index)
+    new = defined.element(use.load)
     if use.operand:
         return isinstance(new, Load) and is_linear(new)
     return is_linear(new) or not is_linear(use.load) if isinstance(new, Load) else True
@@ -346,7 +346,7 @@ def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition])
 def _at(defined: Definition, load: Load) -> Expr:
     """What a load gives: the definition there, or outside of the buffer the fill."""
     if not needs_check(load) or load.fill is None:
-        return defined.at(load.index)
+        return defined.element(load)
     pairs = zip(load.index, load.buffer.shape, strict=True)
     open_ = [(index, extent) for index, extent in pairs if not within(affine(index), extent)]
     inside = functools.reduce(operator.and_, (side for index, extent in open_ for side in (index >= 0, index < extent)))
