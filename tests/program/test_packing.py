@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from glowtrain.errors import ProgramError
 from glowtrain.loops import Buffer, For, Load, Store, indices_of
 from glowtrain.program.memory import packing, packing_search
-from glowtrain.program.memory.packing import Packed, best_fit, pack, peak
+from glowtrain.program.memory import plan as planning
+from glowtrain.program.memory.packing import Packed, best_fit, pack, peak, plainly_exceeds
 from glowtrain.program.memory.packing_search import Item, OutOfSteps, StepBudget, search
-from glowtrain.program.memory.plan import plan
+from glowtrain.program.memory.plan import plan, smallest
 from glowtrain.program.memory.trace import trace
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.program import Kernel, Program
@@ -205,6 +206,24 @@ def test_the_plan_takes_the_packing_and_its_verifier_agrees() -> None:
     planned = plan(program_of(lives))
     verify_plan(planned)
     assert planned.arena == 64 * 72 < 64 * best_fit(lives, 72).height
+
+
+@given(items(6, times=7), st.integers(1, 40))
+def test_what_plainly_exceeds_a_capacity_has_no_packing_within_it(lives: list[Item], capacity: int) -> None:
+    assert plainly_exceeds(lives, capacity) == (lowest_of_all(lives) > capacity)
+
+
+@given(st.lists(items(7, times=7), min_size=1, max_size=4))
+def test_the_smallest_of_several_programs_is_the_first_with_the_smallest_arena(all_lives: list[list[Item]]) -> None:
+    programs = [program_of(lives) for lives in (*all_lives, [Item(*numbers) for numbers in HIGHER_THAN_ITS_PEAK])]
+    assert smallest(programs) is min(programs, key=lambda program: plan(program).arena)
+
+
+def test_no_search_is_made_for_what_is_plainly_not_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its peak is that of the other one, which has it as its height; that it is higher, its largest items say."""
+    higher, flat = (program_of([Item(*n) for n in every]) for every in (HIGHER_THAN_ITS_PEAK, [(0, 5, 5)]))
+    monkeypatch.setattr(planning, "plan", None)
+    assert smallest([higher, flat]) is flat
 
 
 def test_a_trace_says_when_each_activation_is_alive_and_fits_into_the_arena() -> None:

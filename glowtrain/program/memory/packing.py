@@ -60,6 +60,22 @@ def peak(items: Sequence[Item]) -> int:
     return most
 
 
+LARGE, FEW_STEPS = 8, 200
+"""How many of the largest items are looked at first to see whether all fit somewhere, and for how long."""
+
+
+def plainly_exceeds(items: Sequence[Item], capacity: int) -> bool:
+    """Whether no packing within a capacity exists, and that is seen at once: by the largest sum of what is alive, or
+    by the largest items, which alone do not fit."""
+    if peak(items) > capacity:
+        return True
+    largest = sorted(items, key=lambda item: item.size, reverse=True)[:LARGE]
+    try:
+        return search(largest, capacity, StepBudget(FEW_STEPS)) is None
+    except OutOfSteps:
+        return False
+
+
 # ---- best fit
 
 

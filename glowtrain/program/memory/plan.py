@@ -6,12 +6,12 @@ as many bytes as offsets are multiples of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import Buffer, Written
 from glowtrain.program.analysis.write_coverage import covered
-from glowtrain.program.memory.packing import pack, peak
+from glowtrain.program.memory.packing import best_fit, pack, peak, plainly_exceeds
 from glowtrain.program.memory.packing_search import Item
 from glowtrain.program.program import ALIGNMENT, Instruction, Plan, Program
 
@@ -36,16 +36,38 @@ def plan(program: Program, alignment: int = ALIGNMENT) -> Plan:
     return _planned(program, alignment)
 
 
+def smallest(programs: Sequence[Program], alignment: int = ALIGNMENT) -> Program:
+    """The program with the smallest arena, the first of several.
+
+    A search for offsets is made for those alone that might be it: not where best fit reaches the largest sum of what is
+    alive, nor for what is plainly larger than another one.
+    """
+    every = [_items(lifetimes(program.instructions), alignment) for program in programs]
+    quick = [best_fit(items, peak(items)) for items in every]
+    least = min(((found.height, at) for at, found in enumerate(quick) if found.height == found.bound), default=None)
+    for at, (program, items, found) in enumerate(zip(programs, every, quick, strict=True)):
+        if found.height == found.bound:
+            continue
+        if least is None or not plainly_exceeds(items, least[0] - (at > least[1])):
+            height = plan(program, alignment).arena // alignment
+            least = (height, at) if least is None else min(least, (height, at))
+    assert least is not None
+    return programs[least[1]]
+
+
 @remembered
 def _planned(program: Program, alignment: int) -> Plan:
     """The same. Who asks what several programs need takes one of them, which is planned then."""
     intervals = lifetimes(program.instructions)
-    sizes = [lines(buffer, alignment) for buffer in intervals]
-    lives = [Item(first, last, size) for (first, last), size in zip(intervals.values(), sizes, strict=True)]
-    packing = pack(lives)
+    packing = pack(_items(intervals, alignment))
     offsets = {buffer: line * alignment for buffer, line in zip(intervals, packing.offsets, strict=True)}
     in_bytes = [Item(first, last, buffer.type.nbytes) for buffer, (first, last) in intervals.items()]
     return Plan(program, offsets, packing.height * alignment, peak(in_bytes), alignment)
+
+
+def _items(intervals: Mapping[Buffer, Interval], alignment: int) -> list[Item]:
+    """The activations, in lines."""
+    return [Item(first, last, lines(buffer, alignment)) for buffer, (first, last) in intervals.items()]
 
 
 def lines(buffer: Buffer, alignment: int) -> int:

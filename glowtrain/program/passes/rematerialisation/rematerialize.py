@@ -22,7 +22,7 @@ from glowtrain.errors import MemoryBudgetError
 from glowtrain.memory.budget import UNSAID, Budget, check_variables
 from glowtrain.names import Names
 from glowtrain.program.analysis.time_estimate import total
-from glowtrain.program.memory.plan import plan
+from glowtrain.program.memory.plan import plan, smallest
 from glowtrain.program.passes.bodies import bodies, with_bodies
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits, Sums
 from glowtrain.program.passes.rematerialisation.copies import with_copies
@@ -107,7 +107,10 @@ class Rematerialize:
         if math.isinf(self.budget.slower):
             begin = self._made_twice(program, math.inf)
             found += [how._dropped(begin, math.inf) for how in self._finely()]
-        return min(found, key=lambda each: self.arena(each[0])) if len(found) > 1 else found[0]
+        if len(found) == 1:
+            return found[0]
+        placed = [reused(each) for each, _ in found]
+        return found[placed.index(smallest(placed, self.alignment))]
 
     def _cut(self, program: Program, plain: Program) -> list[tuple[Program, _Dropping]]:
         """What is found with groups in slices, if ``plain``, found without, promises something."""
