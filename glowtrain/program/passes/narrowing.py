@@ -64,7 +64,7 @@ class _Narrowing:
         kernel, loop, store = filled
         readers = [other for other in self.touching[store.buffer] if other != position]
         bounds = self._read(store.buffer, position, readers)
-        if bounds is None or bounds == tuple((0, extent) for extent in store.buffer.shape):
+        if bounds is None or bounds == tuple([(0, extent) for extent in store.buffer.shape]):
             return
         new = _narrowed(store.buffer, bounds)
         self.smaller[store.buffer] = new
@@ -73,14 +73,15 @@ class _Narrowing:
             self.instructions[reader] = self.instructions[reader].rewritten(_Shift(store.buffer, bounds))
 
     def _read(self, buffer: Buffer, writer: int, readers: Sequence[int]) -> Bounds | None:
-        """The smallest box that holds all that is read of a buffer; ``None`` where that is not known."""
+        """The smallest box that holds all that is read of a buffer; ``None`` where that is not known, or is all of it.
+        """
         instructions = [self.instructions[reader] for reader in readers]
         if not readers or readers[0] < writer:
             return None
         if any(each.kernel is None or buffer in each.written or buffer in each.opaque for each in instructions):
             return None
         loads = [load for each in instructions for load in each.survey.loads if load.buffer is buffer]
-        if not loads:
+        if not loads or any(map(_reads_all, loads)):
             return None
         along = zip(*map(_bounds, loads), strict=True)
         bounds = tuple((min(low for low, _ in axis), max(high for _, high in axis)) for axis in along)
@@ -108,11 +109,19 @@ def _filled(instruction: Instruction) -> tuple[Kernel, For, Store] | None:
 
 def _along(subscript: Expr) -> Index | None:
     """The index that a subscript is; ``None`` where it is 0 or anything else."""
+    if isinstance(subscript, Index):
+        return subscript if subscript.extent != 1 else None
     form = affine(subscript)
     match form.terms:
         case ((Index() as index, 1),) if form.constant == 0:
             return index
     return None
+
+
+def _reads_all(load: Load) -> bool:
+    """Whether a load plainly is of every element: most are."""
+    pairs = zip(load.index, load.buffer.shape, strict=True)
+    return all([type(at) is Index and at.extent == extent for at, extent in pairs])
 
 
 def _bounds(load: Load) -> Bounds:
