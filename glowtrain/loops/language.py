@@ -316,11 +316,12 @@ def _collect(expr: Expr, found: list[Expr]) -> None:
         return
     seen: set[Expr] = set()
     stack = [expr]
+    take, note, append = stack.pop, seen.add, found.append
     while stack:
-        node = stack.pop()
+        node = take()
         if node not in seen:
-            seen.add(node)
-            found.append(node)
+            note(node)
+            append(node)
             stack += node.children
 
 

@@ -14,7 +14,6 @@ from glowtrain.loops.language import (
     Buffer,
     Cast,
     Expr,
-    FlatStatement,
     For,
     Index,
     Let,
@@ -36,6 +35,10 @@ def rewrite(expr: Expr, change: Callable[[Expr], Expr | None], memo: dict[Expr, 
     known = memo.get(expr)
     if known is not None:
         return known
+    if not expr.children:
+        replacement = change(expr)
+        memo[expr] = rebuilt = expr if replacement is None else replacement
+        return rebuilt
     stack = [expr]
     while stack:
         node = stack[-1]
@@ -131,7 +134,7 @@ class _Rewriting:
                 return statement if same else Accumulate(op, target, places, new)
 
     def subscripts(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        new = tuple([self.expr(subscript) for subscript in index])
+        new = tuple([rewrite(subscript, self.change, self.memo) for subscript in index])
         return index if new == index else new
 
     def expr(self, expr: Expr) -> Expr:
@@ -160,7 +163,7 @@ def statements(body: Sequence[Statement]) -> Iterator[Statement]:
             yield from statements(statement.body)
 
 
-def evaluations(body: Sequence[Statement]) -> Iterator[FlatStatement]:
+def evaluations(body: Sequence[Statement]) -> Iterator[Let | Store | Accumulate]:
     """The statements that evaluate expressions, nested ones too, in order."""
     for statement in body:
         if isinstance(statement, For):

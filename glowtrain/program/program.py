@@ -20,6 +20,7 @@ from glowtrain.loops import (
     Const,
     Expr,
     Index,
+    Let,
     Load,
     Reduce,
     Statement,
@@ -28,10 +29,8 @@ from glowtrain.loops import (
     evaluations,
     indices_of,
     rewrite_body,
-    statements,
     stores_of,
     with_buffers,
-    writes,
 )
 from glowtrain.native import NativeFunction
 
@@ -155,8 +154,7 @@ class Instruction:
     @cached_property
     def opaque(self) -> frozenset[Buffer]:
         """Buffers of which it may read every element without a load that says so."""
-        own = frozenset(s.buffer for s in statements(self.nests) if isinstance(s, Accumulate))
-        return own.union(*(child.opaque for child in self.children))
+        return frozenset[Buffer]().union(*(child.opaque for child in self.children))
 
     @property
     def row_major(self) -> frozenset[Buffer]:
@@ -210,23 +208,36 @@ class Kernel(Instruction):
         return self.body
 
     @cached_property
+    def _flat(self) -> tuple[Let | Store | Accumulate, ...]:
+        """The statements that evaluate expressions, nested ones too."""
+        return tuple(evaluations(self.body))
+
+    @cached_property
+    def survey(self) -> Survey:
+        return Survey.of(self._flat)
+
+    @cached_property
     def reads(self) -> list[Buffer]:
-        accumulated = (s.buffer for s in statements(self.body) if isinstance(s, Accumulate))
-        return list(dict.fromkeys((*(load.buffer for load in self.survey.loads), *accumulated)))
+        loaded = [load.buffer for load in self.survey.loads]
+        return list(dict.fromkeys(loaded + [s.buffer for s in self._flat if isinstance(s, Accumulate)]))
 
     @cached_property
     def writes(self) -> list[Buffer]:
-        return writes(self.body)
+        return list(dict.fromkeys([s.buffer for s in self._flat if not isinstance(s, Let)]))
+
+    @cached_property
+    def opaque(self) -> frozenset[Buffer]:
+        return frozenset([s.buffer for s in self._flat if isinstance(s, Accumulate)])
 
     def stores(self, around: tuple[Index, ...] = ()) -> Iterator[Written]:
         return stores_of(self.body, around)
 
     def rewritten(self, change: Change) -> Self:
         body = rewrite_body(self.body, change)
-        return self if body is self.body else replace(self, body=body)
+        return self if body is self.body else type(self)(self.name, body)
 
     def _on(self, new: Mapping[Buffer, Buffer]) -> Self:
-        return replace(self, body=with_buffers(self.body, new))
+        return type(self)(self.name, with_buffers(self.body, new))
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,7 +121,7 @@ def _along(subscript: Expr) -> Index | None:
 def _reads_all(load: Load) -> bool:
     """Whether a load plainly is of every element: most are."""
     pairs = zip(load.index, load.buffer.shape, strict=True)
-    return all([type(at) is Index and at.extent == extent for at, extent in pairs])
+    return all(type(at) is Index and at.extent == extent for at, extent in pairs)
 
 
 def _bounds(load: Load) -> Bounds:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from glowtrain.deferred import cached_property, dataclass
 from glowtrain.loops import (
+    Accumulate,
     Buffer,
     Const,
     Expr,
@@ -54,20 +55,22 @@ LIMITS = Limits()
 class Box:
     """A kernel that is one parallel loop over names and stores, and what fusion asks about it (computed once)."""
 
-    def __init__(self, name: str, loop: For) -> None:
-        self.kernel = Kernel(name, (loop,))
-        self.loop = loop
+    def __init__(self, kernel: Kernel, loop: For) -> None:
+        self.kernel, self.loop = kernel, loop
 
     @staticmethod
     def of(instruction: Instruction) -> Box | None:
         """``None`` for an instruction that is anything else."""
         kernel = instruction.kernel
         loop = box(kernel) if kernel is not None else None
-        if kernel is None or loop is None or not all(isinstance(inner, (Let, Store)) for inner in loop.body):
+        if kernel is None or loop is None or any(isinstance(inner, (For, Accumulate)) for inner in loop.body):
             return None
-        found = Box(kernel.name, loop)
-        found.kernel = kernel
-        return found
+        return Box(kernel, loop)
+
+    def over(self, indices: tuple[Index, ...], body: tuple[Statement, ...]) -> Box:
+        """A box of the same name with other statements."""
+        loop = For(indices, body)
+        return Box(Kernel(self.kernel.name, (loop,)), loop)
 
     @property
     def body(self) -> tuple[Statement, ...]:
@@ -122,7 +125,7 @@ def fuse_pair(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
     match = _match(a, b)
     if match is None:
         return Refused("the second does not run through what the first writes, nor through the same large buffer")
-    renamed = Box(b.kernel.name, For(a.indices, rewrite_body(b.body, match.get)))
+    renamed = b.over(a.indices, rewrite_body(b.body, match.get))
     if a.contracts and _scattered(renamed):
         return Refused("the second goes through memory in another order than the sums")
     if not _writes_elsewhere(a, renamed):
@@ -146,10 +149,10 @@ def fuse_epilogue(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
         return Refused("together they have too many statements or expressions")
     if len(a.kernel.touched | b.kernel.touched) > limits.operands:
         return Refused("together they touch too many buffers")
-    match = _match(a, Box(b.kernel.name, For(b.indices, rest))) if a.size == b.size else None
+    match = _match(a, b.over(b.indices, rest)) if a.size == b.size else None
     if match is None or not all(isinstance(at, (Index, Const)) for at in match.values()):
         return Refused("the second does not run through what the first writes as the first does")
-    whole, behind = (Box(b.kernel.name, For(a.indices, rewrite_body(body, match.get))) for body in (b.body, rest))
+    whole, behind = (b.over(a.indices, rewrite_body(body, match.get)) for body in (b.body, rest))
     if not (_writes_elsewhere(a, behind) and _same_element(a, behind) and _hazard_free(a, whole)):
         return Refused("they write the same elements, or the second others than it reads")
     name = fused_name(a.kernel.name, b.kernel.name)
