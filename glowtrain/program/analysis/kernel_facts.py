@@ -154,13 +154,9 @@ def _computed(expr: Expr) -> Iterator[Expr]:
     while stack:
         node = stack.pop()
         yield node
-        below = () if isinstance(node, Load) and _is_plain(node) else node.children
+        below = () if isinstance(node, Load) and is_linear(node) else node.children
         stack += [child for child in below if child not in seen]
         seen.update(below)
-
-
-def _is_plain(load: Load) -> bool:
-    return all(isinstance(subscript, (Index, Const)) for subscript in load.index) or is_linear(load)
 
 
 def _takes_one_step(node: Expr) -> bool:
@@ -244,7 +240,15 @@ def _contractions(statement: FlatStatement) -> tuple[tuple[Reduce, Load, Load], 
 
 def is_linear(load: Load) -> bool:
     """Whether the load's address is affine in loop indices alone."""
-    return address(load.index, load.buffer.strides).is_linear
+    return is_direct(load.index) or address(load.index, load.buffer.strides).is_linear
+
+
+def is_direct(subscripts: Sequence[Expr]) -> bool:
+    """Whether subscripts are indices and numbers, as most are."""
+    return all(map(_PLAIN.__contains__, map(type, subscripts)))
+
+
+_PLAIN = frozenset({Index, Const})
 
 
 def conflict(first: Instruction, second: Instruction) -> bool:

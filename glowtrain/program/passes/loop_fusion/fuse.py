@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from glowtrain.deferred import dataclass
-from glowtrain.loops import Buffer, Expr, For, Let, Statement, Store, evaluations
+from glowtrain.loops import Buffer, Expr, For, Let, Statement, Store, evaluations, loads
 from glowtrain.program.analysis.kernel_facts import PARTLESS, conflict, contractions
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, OTHER_POINTS, Box, Limits, fuse_pair
 from glowtrain.program.passes.loop_fusion.fuse_rows import RowLoop, fuse_rows
@@ -229,7 +229,7 @@ class _Fusion:
         """Whether nothing but ``kernel`` itself could want this buffer's contents."""
         if buffer.kind != "activation" or buffer in self.live_out or self.readers.get(buffer):
             return False
-        return buffer not in kernel.reads
+        return all(load.buffer is not buffer for load in loads(kernel.body))
 
 
 def without_stores(kernel: Kernel, private: Callable[[Buffer], bool]) -> Kernel:

@@ -28,7 +28,7 @@ from glowtrain.loops import (
     rewrite_body,
     unflatten,
 )
-from glowtrain.program.analysis.kernel_facts import box, contractions, covers, is_injective, row_major
+from glowtrain.program.analysis.kernel_facts import box, contractions, covers, is_direct, is_injective, row_major
 from glowtrain.program.program import Instruction, Kernel
 from glowtrain.stages import Facts, Refused
 from glowtrain.types import Shape
@@ -101,7 +101,7 @@ class Box:
     @cached_property
     def contracts(self) -> bool:
         """Whether it holds a contraction."""
-        return self.reduces and any(True for _ in contractions(self.body))
+        return any(True for _ in contractions(self.body))
 
     @cached_property
     def stores(self) -> dict[Buffer, tuple[Store, ...]]:
@@ -163,7 +163,7 @@ def _scattered(epilogue: Box) -> bool:
     """Whether quotients lead from one sum of a row to the next: lanes would be gathered and scattered one by one."""
     row = epilogue.indices[-1]
     accesses: list[Load | Store] = [*epilogue.loads, *(store for each in epilogue.stores.values() for store in each)]
-    forms = (address(access.index, access.buffer.strides) for access in accesses)
+    forms = (address(access.index, access.buffer.strides) for access in accesses if not is_direct(access.index))
     return any(not form.is_linear and form.of_indices and form.step(row) not in (0, 1) for form in forms)
 
 
@@ -302,4 +302,4 @@ def forwarded(a: Sequence[Statement], b: Sequence[Statement]) -> tuple[Statement
             statement = Store(statement.buffer, statement.index, value)
             stored.setdefault(statement.buffer, []).append((statement, value))
         body.append(statement)
-    return (*body, *rewrite_body(b, _Forward(stored).change))
+    return (*body, *(rewrite_body(b, _Forward(stored).change) if stored else b))
