@@ -77,7 +77,7 @@ def _rematerialized(options: Options) -> Pass:
     facts = options.facts
     explain = told(options, "rematerialized")
     limits = replace(_limits(options), sums=facts.sums)
-    plain = Rematerialize(options.memory, facts.rates, facts.alignment, limits, explain, facts.sums)
+    plain = Rematerialize(options.memory, facts.rates, facts.alignment, limits, explain)
     return plain if options.residuals is None else NarrowResiduals(options.residuals, plain)
 
 

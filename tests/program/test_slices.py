@@ -23,7 +23,7 @@ from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.parse import parse
-from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS
+from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
 from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
 from glowtrain.program.passes.rematerialisation.twice import made_twice
 from glowtrain.program.passes.schedule import peak_bytes
@@ -155,7 +155,7 @@ def test_slices_are_as_fine_as_a_limit_needs(monkeypatch: pytest.MonkeyPatch, li
     """Where calls take their time, and kernels too little of it for threads."""
     monkeypatch.undo()
     program = parse(INVERTED)
-    found = Rematerialize(Budget(nbytes=limit), sums=gt.Cpu().facts.sums).run(program)
+    found = Rematerialize(Budget(nbytes=limit), limits=Limits(sums=gt.Cpu().facts.sums)).run(program)
     verify(found)
     assert [repeat.trips for repeat in slices_in(found)] == trips
     assert plan(found).arena <= limit
@@ -169,7 +169,7 @@ def test_fine_slices_of_any_sizes_keep_results(points: int, pairs: int, stride: 
     rows = -(-points // stride)
     text = INVERTED.replace("24", str(points)).replace("48", str(2 * pairs)).replace("12", str(rows))
     program = parse(text.replace("2*i", f"{stride}*i").replace("2*j", f"{stride}*j"))
-    found = Rematerialize(SMALLEST, sums=gt.Cpu().facts.sums).run(program)
+    found = Rematerialize(SMALLEST, limits=Limits(sums=gt.Cpu().facts.sums)).run(program)
     verify(found)
     assert any(True for _ in slices_in(found))
     assert results(found) == results(program)
@@ -178,12 +178,14 @@ def test_fine_slices_of_any_sizes_keep_results(points: int, pairs: int, stride: 
 def test_the_least_is_found_in_fine_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     program, sums = parse(INVERTED), gt.Cpu().facts.sums
-    small, least = (Rematerialize(budget, sums=sums).run(program) for budget in (budget_of("small"), SMALLEST))
+    small, least = (
+        Rematerialize(budget, limits=Limits(sums=sums)).run(program) for budget in (budget_of("small"), SMALLEST)
+    )
     assert plan(small).arena == WIDE
     assert plan(least).arena == WIDE // 24
-    Rematerialize(Budget(nbytes=WIDE // 24), sums=sums).run(program)
+    Rematerialize(Budget(nbytes=WIDE // 24), limits=Limits(sums=sums)).run(program)
     with pytest.raises(MemoryBudgetError, match=f"the least that was found is {WIDE // 24:,}"):
-        Rematerialize(Budget(nbytes=WIDE // 24 - 1), sums=sums).run(program)
+        Rematerialize(Budget(nbytes=WIDE // 24 - 1), limits=Limits(sums=sums)).run(program)
 
 
 LANES = """
@@ -500,7 +502,7 @@ def test_nothing_is_made_twice_where_all_readers_have_an_axis_in_common() -> Non
 def test_a_limit_that_needs_a_loss_in_slices_is_kept() -> None:
     program, sums = parse(LOSS), gt.Cpu().facts.sums
     limit = LOGITS - 1
-    found = Rematerialize(Budget(nbytes=limit), sums=sums).run(program)
+    found = Rematerialize(Budget(nbytes=limit), limits=Limits(sums=sums)).run(program)
     assert plan(found).arena <= limit
     assert results(found) == results(program)
     with pytest.raises(MemoryBudgetError):

@@ -73,7 +73,7 @@ class _Narrowing:
             self.instructions[reader] = self.instructions[reader].rewritten(_Shift(store.buffer, bounds))
 
     def _read(self, buffer: Buffer, writer: int, readers: Sequence[int]) -> Bounds | None:
-        """The smallest box that holds all that is read of a buffer; ``None`` where that is not known, or is all of it."""
+        """The smallest box that holds all that is read of a buffer; ``None`` where it is all, or not known."""
         instructions = [self.instructions[reader] for reader in readers]
         if not readers or readers[0] < writer:
             return None

@@ -61,15 +61,15 @@ LEAST_PART = 512
 @dataclass(frozen=True)
 class Rematerialize:
     """The pass: what is dropped follows from the budget, and from rates at which time is estimated; activations will
-    lie at multiples of ``alignment`` bytes, fused kernels stay within ``limits``, and slices have a ``grain``, or the
-    one that the budget allows."""
+    lie at multiples of ``alignment`` bytes, fused kernels stay within ``limits``, with ``slices`` kernels run in some
+    where these say how sums are taken, of a ``grain``, or the one that the budget allows."""
 
     budget: Budget = UNSAID
     rates: Rates = PLAIN_RATES
     alignment: int = ALIGNMENT
     limits: Limits = LIMITS
     explain: Explain | None = None
-    sums: Sums | None = None
+    slices: bool = True
     grain: Grain | None = None
 
     def run(self, program: Program) -> Program:
@@ -101,20 +101,17 @@ class Rematerialize:
         return result
 
     def _best(self, program: Program) -> tuple[Program, _Dropping]:
-        plain = replace(self, sums=None)
+        plain = replace(self, slices=False)
         found = [plain._spending(program, budget) for budget in dict.fromkeys((UNSAID, self.budget))]
         found += self._cut(program, found[-1][0])
         if math.isinf(self.budget.slower):
             begin = self._made_twice(program, math.inf)
             found += [how._dropped(begin, math.inf) for how in self._finely()]
-        if len(found) == 1:
-            return found[0]
-        placed = [reused(each) for each, _ in found]
-        return found[placed.index(smallest(placed, self.alignment))]
+        return found[self.smallest([result for result, _ in found])]
 
     def _cut(self, program: Program, plain: Program) -> list[tuple[Program, _Dropping]]:
         """What is found with groups in slices, if ``plain``, found without, promises something."""
-        if self.sums is None:
+        if self._sums is None:
             return []
         allowed = self.budget.slower * total(program.instructions, self.rates)
         begin = program if self.budget.modest else self._made_twice(program, TWICE_PART * allowed)
@@ -140,7 +137,7 @@ class Rematerialize:
 
     def _made_twice(self, program: Program, allowed: float) -> Program:
         """The program with the largest buffer at the peak made twice, if that lowers the peak in no more time."""
-        if self.sums is None:
+        if self._sums is None:
             return program
         instructions, names = program.instructions, Names(buffer.name for buffer in program.buffers)
         plain, slicing = peak_bytes(instructions), self.slicing(peak_bytes(instructions), 0)
@@ -156,10 +153,15 @@ class Rematerialize:
                 return found
         return program
 
+    @property
+    def _sums(self) -> Sums | None:
+        """Says in which order sums are taken, if kernels may run in slices."""
+        return self.limits.sums if self.slices else None
+
     def slicing(self, peak: int, least: int) -> Slicing:
         """How groups of kernels are cut in a program of which so many bytes are alive at most."""
         allowed = CHEAP if self.budget.modest and not self.budget.limited else SMALL
-        return Slicing(self.sums, self.rates, max(peak // SMALLEST_SLICED, least, 1), self.grain or allowed)
+        return Slicing(self._sums, self.rates, max(peak // SMALLEST_SLICED, least, 1), self.grain or allowed)
 
     def _spending(self, program: Program, budget: Budget) -> tuple[Program, _Dropping]:
         allowed = budget.slower * total(program.instructions, self.rates)
@@ -199,8 +201,8 @@ class Rematerialize:
 
     def _beginnings(self, program: Program) -> Iterator[tuple[Rematerialize, Program]]:
         """How buffers are dropped, and of which program, one after the other until one fits."""
-        yield replace(self, sums=None), program
-        if self.sums is not None:
+        yield replace(self, slices=False), program
+        if self._sums is not None:
             yield self, program
             twice = self._made_twice(program, math.inf)
             if twice is not program:
@@ -209,7 +211,14 @@ class Rematerialize:
 
     def _finely(self) -> Iterator[Rematerialize]:
         """The same with finer and finer slices, if there can be any."""
-        yield from (replace(self, grain=grain) for grain in FINE if self.sums is not None)
+        yield from (replace(self, grain=grain) for grain in FINE if self._sums is not None)
+
+    def smallest(self, programs: Sequence[Program]) -> int:
+        """Which of some programs has the smallest arena, the first of several."""
+        if len(programs) == 1:
+            return 0
+        placed = [reused(program) for program in programs]
+        return placed.index(smallest(placed, self.alignment))
 
     def arena(self, program: Program) -> int:
         """The bytes that activations take, as the planner places them."""
@@ -353,7 +362,7 @@ class _Dropping:
         copied = self._copied(self.timeline)
         order: Sequence[Instruction] = Reordering(self._names()).run(copied)
         peak = self._in_slices(order)
-        if self.how.sums is not None and peak >= self.begun:
+        if self.slicing.sums is not None and peak >= self.begun:
             order, peak = copied, self._in_slices(copied)
         return replace(self.program, instructions=tuple(order)) if peak < self.begun else self.program
 

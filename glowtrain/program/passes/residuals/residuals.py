@@ -56,7 +56,7 @@ class NarrowResiduals:
         if budget.limited:
             return self._within_limit(program, self._in_bytes(budget, program))
         found = [self._at(level, level, program) for level in dict.fromkeys((UNSAID, budget))]
-        return min(found, key=lambda each: self.rematerialize.arena(each.program))
+        return found[self.rematerialize.smallest([each.program for each in found])]
 
     def _in_bytes(self, budget: Budget, program: Program) -> Budget:
         """A limit in bytes: a share is one of what is needed where everything is kept, and nothing rounded."""
@@ -77,7 +77,8 @@ class NarrowResiduals:
         """What waits at a level in bf16, and then the budget."""
         told = list[tuple[str, str]]()
         how = replace(self.rematerialize, budget=budget, explain=lambda what, why: told.append((what, why)))
-        waiting = waiting_narrow(replace(how, budget=level, explain=None).unsliced(program), self.residuals, how.sums)
+        kept = replace(how, budget=level, explain=None).unsliced(program)
+        waiting = waiting_narrow(kept, self.residuals, how.limits.sums)
         return _Attempt(how.run(waiting.program), (*_reasons(waiting.narrow), *told))
 
 
