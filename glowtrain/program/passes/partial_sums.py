@@ -7,13 +7,13 @@ slow for long sums, whose terms for one tile of results leave the cache before t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection
 from math import prod
 
 from glowtrain.deferred import remembered
-from glowtrain.loops import Buffer, Expr, For, Let, Statement, Store, evaluations
-from glowtrain.program.analysis.kernel_facts import box, contractions, covers, summed_indices
+from glowtrain.loops import Buffer, For, Store
+from glowtrain.program.analysis.kernel_facts import PARTLESS, box, contractions, covers, summed_indices
+from glowtrain.program.passes.needed import leading_to
 from glowtrain.program.passes.rows_in_place import same_element
 from glowtrain.program.program import Instruction, Kernel
 
@@ -42,19 +42,37 @@ def _updates(store: Store, loop: For, kernel: Kernel) -> bool:
     return bool(loads) and covers(store, loop.indices) and all(same_element(load, store) for load in loads)
 
 
-def without_results(kernel: Kernel, unread: set[Buffer]) -> Kernel:
-    """A loop without its stores to some buffers, and without the names that only these used."""
+def without_results(kernel: Kernel, unread: Collection[Buffer]) -> Kernel:
+    """A kernel without its stores to some buffers, and without the names that only these used."""
+    body = leading_to(kernel.written.difference(unread), kernel.body)
+    return kernel if body is kernel.body else Kernel(kernel.name, body)
+
+
+def without_stores(kernel: Kernel, unread: Collection[Buffer]) -> Kernel:
+    """The same, but a contraction that has its partial sums in one of them, and no other place for these, keeps it."""
+    dropped = [buffer for buffer in kernel.writes if buffer in unread]
+    home = _home(kernel)
+    if home in dropped and not any(_holds_sums(kernel, each, home) for each in kernel.writes if each not in dropped):
+        dropped.remove(home)
+    return without_results(kernel, dropped) if dropped else kernel
+
+
+def _home(kernel: Kernel) -> Buffer | None:
+    """A result that nothing in a kernel reads, of the sums' type if there is one: a blocked contraction keeps its
+    partial sums there. Sums of integers, and short ones, are never taken in parts.
+    """
     loop = box(kernel)
-    assert loop is not None
-    return replace(kernel, body=(replace(loop, body=tuple(_needed(loop, unread))),))
+    total = None if loop is None or _has_loops(loop) else next((total for total, *_ in contractions(loop.body)), None)
+    if total is None or not total.dtype.is_float or prod(index.extent for index in total.indices) <= PARTLESS:
+        return None
+    unread = [buffer for buffer in kernel.writes if buffer not in kernel.reads]
+    return min(unread, key=lambda buffer: buffer.dtype != total.dtype, default=None)
 
 
-def _needed(loop: For, unread: set[Buffer]) -> Iterator[Statement]:
-    kept = [inner for inner in loop.body if not (isinstance(inner, Store) and inner.buffer in unread)]
-    used = set[Expr]()
-    needed: list[Statement] = []
-    for inner in reversed(kept):
-        if not isinstance(inner, Let) or inner.ref in used:
-            needed.append(inner)
-            used.update(node for each in evaluations([inner]) for node in each.nodes)
-    return reversed(needed)
+def _has_loops(loop: For) -> bool:
+    return any(isinstance(inner, For) for inner in loop.body)
+
+
+def _holds_sums(kernel: Kernel, result: Buffer, home: Buffer) -> bool:
+    """Whether partial sums can be kept in a result as well as in ``home``."""
+    return result not in kernel.reads and result.dtype == home.dtype

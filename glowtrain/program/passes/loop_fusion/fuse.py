@@ -10,16 +10,16 @@ What is left of shuffled axes becomes loops over the parts of their indices.
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from glowtrain.deferred import dataclass
-from glowtrain.loops import Buffer, Expr, For, Let, Statement, Store, evaluations, loads
-from glowtrain.program.analysis.kernel_facts import PARTLESS, conflict, contractions
+from glowtrain.loops import Buffer, loads
+from glowtrain.program.analysis.kernel_facts import conflict
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, OTHER_POINTS, Box, Limits, fuse_pair
 from glowtrain.program.passes.loop_fusion.fuse_rows import RowLoop, fuse_rows
 from glowtrain.program.passes.loop_fusion.quotients import split_quotients
+from glowtrain.program.passes.partial_sums import without_stores
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.stages import Explain, Refused
 
@@ -223,62 +223,10 @@ class _Fusion:
     def _without_private(self, kernel: Kernel) -> Kernel:
         """Drop stores to activations that nobody reads."""
         private = [buffer for buffer in kernel.writes if self._private(buffer, kernel)]
-        return without_stores(kernel, private.__contains__) if private else kernel
+        return without_stores(kernel, private) if private else kernel
 
     def _private(self, buffer: Buffer, kernel: Kernel) -> bool:
         """Whether nothing but ``kernel`` itself could want this buffer's contents."""
         if buffer.kind != "activation" or buffer in self.live_out or self.readers.get(buffer):
             return False
         return all(load.buffer is not buffer for load in loads(kernel.body))
-
-
-def without_stores(kernel: Kernel, private: Callable[[Buffer], bool]) -> Kernel:
-    """The kernel without stores to buffers that are ``private``, so that nobody reads them, and the names for these."""
-    loop = Box.of(kernel)
-    if loop is None:
-        return _without_stores_of_rows(kernel, private)
-    stores = [s for s in loop.body if isinstance(s, Store) and not private(s.buffer)]
-    sums = _partial_sums(loop.body, kernel) if loop.contracts else None
-    if sums is not None and not any(_holds_sums(s, sums, kernel) for s in stores):
-        stores.append(sums)
-    body = tuple(s for s in loop.body if not isinstance(s, Store) or s in stores)
-    if len(body) == len(loop.body):
-        return kernel
-    return Kernel(kernel.name, (For(loop.indices, _used_lets(body)),))
-
-
-def _without_stores_of_rows(kernel: Kernel, private: Callable[[Buffer], bool]) -> Kernel:
-    """The same for a loop over rows, which has a loop inside."""
-    (rows,) = kernel.body
-    assert isinstance(rows, For)
-    body = tuple(s for s in rows.body if not isinstance(s, Store) or not private(s.buffer))
-    return kernel if len(body) == len(rows.body) else Kernel(kernel.name, (For(rows.indices, _used_lets(body)),))
-
-
-def _partial_sums(body: Sequence[Statement], kernel: Kernel) -> Store | None:
-    """A store that nothing in the kernel reads, of the sums' type if there is one: a blocked contraction keeps its
-    partial sums there. Sums of integers, and short ones, are never taken in parts.
-    """
-    unread = [s for s in body if isinstance(s, Store) and s.buffer not in kernel.reads]
-    (total, _, _), *_ = contractions(body)
-    if not total.dtype.is_float or math.prod(index.extent for index in total.indices) <= PARTLESS:
-        return None
-    return min(unread, key=lambda s: s.buffer.dtype != total.dtype, default=None)
-
-
-def _holds_sums(store: Store, sums: Store, kernel: Kernel) -> bool:
-    """Whether partial sums can be kept in this store as well as in ``sums``."""
-    return store.buffer not in kernel.reads and store.buffer.dtype == sums.buffer.dtype
-
-
-def _used_lets(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """Drop names that nothing uses."""
-    used: set[Expr] = set()
-    needed: list[Statement] = []
-    for statement in reversed(body):
-        if isinstance(statement, Let) and statement.ref not in used:
-            continue
-        needed.append(statement)
-        for each in evaluations([statement]):
-            used.update(each.nodes)
-    return tuple(reversed(needed))

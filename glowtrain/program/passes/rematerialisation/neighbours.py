@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from glowtrain.loops import Buffer, Expr, For, Let, Ref, Statement, Store, rewrite_body
 from glowtrain.loops.equal_nodes import EqualNodes
-from glowtrain.program.passes.loop_fusion.fuse import without_stores
 from glowtrain.program.passes.loop_fusion.fuse_pair import Box, Limits, fuse_epilogue, fuse_pair, fused_name
+from glowtrain.program.passes.partial_sums import without_stores
 from glowtrain.program.passes.rematerialisation.orders import keeps_orders
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
 from glowtrain.program.passes.schedule import lifetimes, live_bytes
@@ -50,7 +50,7 @@ def _without_unread(instruction: Instruction, readers: Counter[Buffer]) -> Instr
         return instruction
     if unread == instruction.written:
         return None
-    return instruction if kernel is None or Box.of(kernel) is None else without_stores(kernel, unread.__contains__)
+    return instruction if kernel is None or Box.of(kernel) is None else without_stores(kernel, unread)
 
 
 def _keeps(limits: Limits, before: Sequence[Instruction], after: Instruction) -> bool:
@@ -108,7 +108,8 @@ class _Neighbours:
     def _without_private(self, fused: Kernel, a: Instruction, b: Instruction) -> Kernel:
         own = set(fused.reads)
         others = {x: self.readers[x] - (x in a.reads) - (x in b.reads) for x in fused.writes}
-        return without_stores(fused, lambda x: x.kind == "activation" and x not in own and not others[x])
+        unread = [x for x in fused.writes if x.kind == "activation" and x not in own and not others[x]]
+        return without_stores(fused, unread)
 
     def _alive(self, fused: Kernel, first: int, second: int) -> int:
         """The bytes alive while a fused kernel runs: what lives through the first one, and what it touches itself."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from glowtrain.deferred import cached_property, dataclass
 from glowtrain.loops import (
-    Accumulate,
     Buffer,
     Expr,
     For,
@@ -15,11 +14,11 @@ from glowtrain.loops import (
     Ref,
     Statement,
     Store,
-    evaluations,
     rewrite_body,
     statements,
 )
 from glowtrain.program.analysis.kernel_facts import box
+from glowtrain.program.passes.needed import leading_to
 from glowtrain.program.program import Kernel
 
 SUFFIX = ".again"
@@ -75,7 +74,7 @@ def stored_scalars(kernel: Kernel) -> dict[Buffer, tuple[Ref, Load]]:
     return found
 
 
-def leading_to(kernel: Kernel, buffer: Buffer, loaded: dict[Buffer, tuple[Ref, Load]]) -> Kernel:
+def making(kernel: Kernel, buffer: Buffer, loaded: dict[Buffer, tuple[Ref, Load]]) -> Kernel:
     """What of a kernel leads to one of its results: itself, where all does. The scalars ``loaded`` are read where they
     were stored."""
     body = kernel.body
@@ -83,36 +82,8 @@ def leading_to(kernel: Kernel, buffer: Buffer, loaded: dict[Buffer, tuple[Ref, L
         change: dict[Expr, Expr] = dict(loaded.values())
         body = rewrite_body(body, change.get)
     own = set(kernel.written) & set(kernel.reads)
-    needed = _leading_to({buffer} | own, body)
+    needed = leading_to({buffer} | own, body)
     return kernel if needed is kernel.body else Kernel(kernel.name, needed)
-
-
-def _leading_to(wanted: set[Buffer], body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """The statements that write the buffers ``wanted``, and the names that they need; the same tuple if all are."""
-    kept: list[Statement] = []
-    used: set[Expr] = set()
-    for statement in reversed(body):
-        part = _part(statement, wanted, used)
-        if part is not None:
-            kept.append(part)
-            for each in evaluations([part]):
-                used.update(each.nodes)
-    needed = tuple(reversed(kept))
-    return body if needed == body else needed
-
-
-def _part(statement: Statement, wanted: set[Buffer], used: set[Expr]) -> Statement | None:
-    """A statement, as far as it is needed."""
-    match statement:
-        case For(indices=indices, body=inner, serial=serial):
-            body = _leading_to(wanted, inner)
-            if body is inner:
-                return statement
-            return For(indices, body, serial) if body else None
-        case Let(ref=ref):
-            return statement if ref in used else None
-        case Store(buffer=buffer) | Accumulate(buffer=buffer):
-            return statement if buffer in wanted else None
 
 
 def _defining(named: dict[Expr, Ref], body: Sequence[Statement]) -> tuple[Statement, ...]:

@@ -18,7 +18,7 @@ from glowtrain.loops import Buffer, Load, Ref
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
 from glowtrain.program.passes.rematerialisation.neighbours import in_one
 from glowtrain.program.passes.rematerialisation.orders import keeps_orders
-from glowtrain.program.passes.rematerialisation.recomputation import Recomputation, leading_to, stored_scalars
+from glowtrain.program.passes.rematerialisation.recomputation import Recomputation, making, stored_scalars
 from glowtrain.program.passes.reuse import live_in_place
 from glowtrain.program.passes.slices.cutting import loop_index
 from glowtrain.program.passes.slices.slicing import SliceCut, Sliced
@@ -204,14 +204,14 @@ class Timeline:
         known = {at: {b for b in self._scalars_at(at) if b is not buffer and lasts(b)} for at in self.writers[buffer]}
         key = buffer, frozenset[Buffer]().union(*known.values())
         if key not in self._recomputations:
-            kernels = tuple(self._leading_to(buffer, at, loaded) for at, loaded in known.items())
+            kernels = tuple(self._making(buffer, at, loaded) for at, loaded in known.items())
             self._recomputations[key] = Recomputation(buffer, kernels)
         return self._recomputations[key]
 
-    def _leading_to(self, buffer: Buffer, at: int, loaded: set[Buffer]) -> Kernel:
+    def _making(self, buffer: Buffer, at: int, loaded: set[Buffer]) -> Kernel:
         kernel = self.instructions[at].kernel
         assert kernel is not None
-        return leading_to(kernel, buffer, {b: found for b, found in self._scalars_at(at).items() if b in loaded})
+        return making(kernel, buffer, {b: found for b, found in self._scalars_at(at).items() if b in loaded})
 
     def keeps_sums(self, made: Recomputation) -> bool:
         """Whether sums are taken in the same order where a buffer is made again."""

@@ -16,6 +16,7 @@ from glowtrain.loops import Buffer, For, Let, Ref, Store, evaluations
 from glowtrain.names import Names
 from glowtrain.program.analysis.kernel_facts import box, conflict
 from glowtrain.program.passes.loop_fusion.fuse_pair import Limits, Sums
+from glowtrain.program.passes.needed import leading_to
 from glowtrain.program.passes.rematerialisation.copies import with_copies
 from glowtrain.program.passes.rematerialisation.orders import keeps_orders
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
@@ -115,12 +116,7 @@ def _without_unread(instructions: Sequence[Instruction], sums: Sums | None) -> I
     read = {buffer for instruction in instructions for buffer in instruction.reads}
     for instruction in instructions:
         unread = {b for b in instruction.writes if b.name.endswith(SCALAR) and b not in read}
-        yield _kept(sums, instruction, _without(instruction, unread)) if unread else instruction
-
-
-def _without(instruction: Instruction, unread: set[Buffer]) -> Instruction:
-    assert instruction.kernel is not None
-    loop = box(instruction.kernel)
-    assert loop is not None
-    kept = tuple(s for s in loop.body if not (isinstance(s, Store) and s.buffer in unread))
-    return Kernel(instruction.name, (For(loop.indices, kept),))
+        if unread and instruction.kernel is not None:
+            body = leading_to(instruction.written - unread, instruction.kernel.body)
+            instruction = _kept(sums, instruction, Kernel(instruction.name, body))
+        yield instruction

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from glowtrain.deferred import dataclass
 from glowtrain.loops import Accumulate, Buffer, Const, Expr, For, Let, Load, Ref, Statement, Store, cast, indices_of
 from glowtrain.loops import statements as all_statements
-from glowtrain.program.passes.loop_fusion.fuse import without_stores
-from glowtrain.program.passes.loop_fusion.fuse_pair import Box, Sums
+from glowtrain.program.passes.loop_fusion.fuse_pair import Sums
+from glowtrain.program.passes.partial_sums import without_stores
 from glowtrain.program.passes.rematerialisation.orders import keeps_orders
 from glowtrain.program.program import Instruction, Kernel
 
@@ -66,14 +66,8 @@ class Storing:
             return None
         ways = [Kernel(kernel.name, self._body(kernel.body))]
         if self.unread and self.buffer not in kernel.reads:
-            ways.insert(0, self._alone(ways[0]))
+            ways.insert(0, without_stores(ways[0], [self.buffer]))
         return next((way for way in ways if keeps_orders(self.sums, [kernel], [way])), None)
-
-    def _alone(self, kernel: Kernel) -> Kernel:
-        """The kernel without what it stores for nobody: a contraction may keep its partial sums there."""
-        if Box.of(kernel) is not None:
-            return without_stores(kernel, lambda each: each is self.buffer)
-        return Kernel(kernel.name, _without(self.buffer, kernel.body))
 
     def _body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         return tuple(new for statement in body for new in self._statement(statement))
@@ -90,9 +84,3 @@ class Storing:
             before, value = [Let(ref, value)], ref
         narrow = Store(self.narrow, statement.index, cast(value, self.narrow.dtype))
         return [*before, Store(self.buffer, statement.index, value), narrow]
-
-
-def _without(buffer: Buffer, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """The statements without stores to a buffer."""
-    kept = (s for s in body if not isinstance(s, Store) or s.buffer is not buffer)
-    return tuple(For(s.indices, _without(buffer, s.body), s.serial) if isinstance(s, For) else s for s in kept)
