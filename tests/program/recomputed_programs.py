@@ -63,3 +63,45 @@ def bits(program: Program, feeds: dict[str, np.ndarray]) -> dict[str, bytes]:
     state = {name: np.ones(b.shape, b.dtype.numpy) for name, b in program.variables.items()}
     outputs, state = evaluate(program, feeds, state, plan=plan(program))
     return {name: (array + 0).tobytes() for name, array in {**outputs, **state}.items()}
+
+
+def random_rows_text(seed: int, groups: int = 4) -> str:
+    """Groups of kernels over rows with something wide between them, which other kernels read long after, along the rows
+    or across them, and between them such as make something again cheaply."""
+    random = np.random.default_rng(seed)
+    lines, names, wide = [], ["x", "v"], list[str]()
+    for k in range(groups):
+        one, other = (names[max(len(names) - 1 - int(random.geometric(0.4)), 0)] for _ in range(2))
+        shift = random.choice(["", f" - max(q<64: s{k}[i, q])", f" + 0.5 * s{k}[i, 63 - j]"])
+        lines += [f"kernel s{k}:", f"  for i<8, j<64: s{k}[i, j] = sum(r<8: {one}[i, r] * w[r, j])"]
+        lines += [f"kernel e{k}:", f"  for i<8, j<64: e{k}[i, j] = s{k}[i, j]{shift}"]
+        lines += [f"kernel a{k}:", f"  for i<8, c<8: a{k}[i, c] = sum(j<64: e{k}[i, j] * w[c, j]) + {other}[i, c]"]
+        lines += [f"kernel b{k}:", f"  for i<8, c<8: b{k}[i, c] = 0.25 * a{k}[i, c] + x[i, 7 - c]"]
+        wide += [random.choice([f"s{k}", f"e{k}"])]
+        names += [f"a{k}", f"b{k}"]
+        if k == groups // 2 or random.integers(4) == 0:
+            lines += [f"kernel u{k}:", f"  for i<8, c<8: v[i, c] = 0.5 * v[i, c] + a{k}[7 - i, c]"]
+    total = names[-1]
+    for k, name in enumerate(reversed(wide)):
+        at = random.choice(["i, j", "c, j", "7 - i, j"])
+        lines += [f"kernel back{k}:", f"  for i<8, c<8: c{k}[i, c] = sum(j<64: {name}[{at}] * w[c, j]) + {total}[i, c]"]
+        total = f"c{k}"
+    small = (*names[2:], *(f"c{k}" for k in range(groups)))
+    head = [
+        "program p",
+        "  input  x: f32[8,8]",
+        "  input  w: f32[8,64]",
+        "  output y: f32[8,8]",
+        "  variable v: f32[8,8]",
+    ]
+    head += [f"  activation {name}: f32[8,8]" for name in small]
+    head += [f"  activation {name}{k}: f32[8,64]" for k in range(groups) for name in "se"]
+    return "\n".join([*head, "  updates v", *lines, "kernel last:", f"  for i<8, c<8: y[i, c] = {total}[i, c]", ""])
+
+
+def programs_of_rows() -> Iterator[tuple[Program, dict[str, np.ndarray]]]:
+    """Random programs in which groups of kernels can run in slices."""
+    for seed in range(12):
+        random = np.random.default_rng(seed)
+        feeds = {"x": random.standard_normal((8, 8), np.float32), "w": random.standard_normal((8, 64), np.float32)}
+        yield parse(random_rows_text(seed)), feeds

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import pytest
 
+import glowtrain as gt
 from glowtrain.errors import ProgramError
-from glowtrain.loops import Buffer, Expr, Load
+from glowtrain.loops import Buffer, Expr, For, Index, Load
 from glowtrain.memory.budget import SMALLEST
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.parse import parse
 from glowtrain.program.passes import reuse as reusing
+from glowtrain.program.passes.loop_fusion.fuse_pair import Limits
 from glowtrain.program.passes.rematerialisation import rematerialize as passes
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
 from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
 from glowtrain.program.passes.rematerialisation.timeline import Drop, Timeline
 from glowtrain.program.passes.reuse import ReuseOperands, reuse
 from glowtrain.program.passes.schedule import peak_bytes
-from glowtrain.program.program import Instruction, Kernel
+from glowtrain.program.passes.slices import groups, slicing
+from glowtrain.program.passes.slices.slicing import slices_in
+from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.program.verify import verify
-from tests.program.recomputed_programs import bits, programs, random_text
+from tests.program.recomputed_programs import bits, programs, programs_of_rows, random_text
+
+Given = Callable[[], Iterator[tuple[Program, dict[str, np.ndarray]]]]
 
 # --- how good the choice is
 
@@ -62,10 +70,10 @@ def test_greedy_choices_come_near_the_best_ones() -> None:
     assert max(ratios) <= 1.2
 
 
-def differing(change: passes.Rematerialize | ReuseOperands) -> int:
+def differing(change: passes.Rematerialize | ReuseOperands, given: Given = programs) -> int:
     """The programs that a pass breaks: refused by a verifier, or with other results."""
     count = 0
-    for program, feeds in programs():
+    for program, feeds in given():
         changed = change.run(program)
         try:
             verify(changed)
@@ -84,6 +92,35 @@ def test_random_programs_are_changed_and_keep_their_results() -> None:
     assert sum(any(b.name.endswith(SUFFIX) for b in program.buffers) for program in again) > 20
     fewer = [peak_bytes(reuse(p.instructions)) < peak_bytes(p.instructions) for p, _ in programs()]
     assert sum(fewer) > 5
+
+
+@pytest.fixture
+def in_slices(monkeypatch: pytest.MonkeyPatch) -> Rematerialize:
+    """With slices that are worth it for a few bytes."""
+    monkeypatch.setattr(slicing, "WORK", 0.0)
+    monkeypatch.setattr(slicing, "CALL", 0.0)
+    return Rematerialize(SMALLEST, limits=Limits(sums=gt.Cpu().facts.sums))
+
+
+def test_groups_in_slices_with_copies_among_them_keep_their_results(in_slices: Rematerialize) -> None:
+    assert differing(in_slices, programs_of_rows) == 0
+    found = [in_slices.run(program) for program, _ in programs_of_rows()]
+    sliced = [program for program in found if any(True for _ in slices_in(program))]
+    assert len(sliced) > 8
+    assert sum(any(b.name.endswith(SUFFIX) for b in program.buffers) for program in sliced) > 4
+
+
+def test_kernels_that_read_across_slices_are_seen(in_slices: Rematerialize, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the subscripts are, a kernel is taken to go along the rows of all that it touches."""
+
+    def first(instruction: Instruction, buffer: Buffer, axis: int) -> Index | None:
+        match instruction.nests:
+            case (For(indices=indices),) if axis == 0 and indices[0].extent == buffer.shape[0]:
+                return indices[0]
+        return None
+
+    monkeypatch.setattr(groups, "loop_index", first)
+    assert differing(in_slices, programs_of_rows) > 0
 
 
 UPDATED = """program p
