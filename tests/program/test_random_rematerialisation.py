@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.errors import ProgramError
 from glowtrain.loops import Buffer, Expr, For, Index, Load
-from glowtrain.memory.budget import SMALLEST
+from glowtrain.memory.budget import SMALLEST, Budget
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.memory.verify_plan import verify_plan
@@ -68,6 +69,23 @@ def test_greedy_choices_come_near_the_best_ones() -> None:
     assert len([ratio for ratio in ratios if ratio <= 1.02]) >= 21
     assert sum(ratios) / len(ratios) < 1.0
     assert max(ratios) <= 1.2
+
+
+def best_of_all(self: passes._Dropping, position: int, least: int) -> Drop | None:
+    """The drop of the highest rate, and the first of several, by looking at each."""
+    drops = [(self._rate(drop, position), drop) for drop in self.timeline.drops(position, least)]
+    possible = [(rate, drop) for rate, drop in drops if rate > 0 and self._can_be(drop)]
+    return max(possible, key=lambda each: each[0])[1] if possible else None
+
+
+@pytest.mark.parametrize("budget", [SMALLEST, Budget(0.25, modest=False), Budget(0.02, modest=False)], ids=str)
+def test_bounds_leave_out_no_drop_that_is_the_best(monkeypatch: pytest.MonkeyPatch, budget: Budget) -> None:
+    every = [program for program, _ in (*islice(programs(), 12), *islice(programs_of_rows(), 3))]
+    how = Rematerialize(budget, limits=Limits(sums=gt.Cpu().facts.sums))
+    found = [str(how.run(program)) for program in every]
+    monkeypatch.setattr(passes._Dropping, "_best_drop", best_of_all)
+    assert [str(how.run(program)) for program in every] == found
+    assert sum(SUFFIX in text for text in found) > 5
 
 
 def differing(change: passes.Rematerialize | ReuseOperands, given: Given = programs) -> int:
