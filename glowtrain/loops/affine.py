@@ -45,10 +45,25 @@ class Affine:
     terms: tuple[tuple[Atom, int], ...] = ()
 
     def __add__(self, other: Affine) -> Affine:
-        return combine([(self, 1), (other, 1)])
+        return self._plus(other, 1)
+
+    def __sub__(self, other: Affine) -> Affine:
+        return self._plus(other, -1)
+
+    def _plus(self, other: Affine, factor: int) -> Affine:
+        """The sum with another one times a factor, with quotients and remainders recombined."""
+        if not other.terms:
+            return Affine(self.constant + other.constant * factor, self.terms)
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms:
+            terms[atom] = terms.get(atom, 0) + coefficient * factor
+        return _sum(self.constant + other.constant * factor, terms)
 
     def scale(self, factor: int) -> Affine:
-        return combine([(self, factor)])
+        if factor == 1:
+            return self
+        terms = tuple([(atom, coefficient * factor) for atom, coefficient in self.terms]) if factor else ()
+        return Affine(self.constant * factor, terms)
 
     def coefficient(self, atom: Atom) -> int:
         return next((c for a, c in self.terms if a == atom), 0)
@@ -128,9 +143,9 @@ def _remembered(expr: Apply) -> Affine:
 def _applied(expr: Apply) -> Affine:
     match expr:
         case Apply(function="add", arguments=(a, b)):
-            return combine([(affine(a), 1), (affine(b), 1)])
+            return affine(a) + affine(b)
         case Apply(function="sub", arguments=(a, b)):
-            return combine([(affine(a), 1), (affine(b), -1)])
+            return affine(a) - affine(b)
         case Apply(function="neg", arguments=(a,)):
             return affine(a).scale(-1)
         case Apply(function="mul", arguments=(a, b)):
@@ -188,12 +203,12 @@ def _divide(expr: Expr, function: str, dividend: Affine, divisor: int) -> Affine
     low, high = rest.range()
     if low > _UNKNOWN[0]:  # whole divisors move to the multiple, so that the rest is not negative
         carry = low // divisor
-        multiple = multiple + Affine(carry)
-        rest = rest + Affine(-carry * divisor)
+        if carry:
+            multiple, rest = multiple + Affine(carry), rest + Affine(-carry * divisor)
         if high // divisor == carry:
             return multiple if function == "div" else rest
     if function == "div":
-        return combine([(multiple, 1), (Affine(0, ((Quotient(rest, divisor), 1),)), 1)])
+        return multiple + Affine(0, ((Quotient(rest, divisor), 1),))
     return Affine(0, ((Remainder(rest, divisor), 1),))
 
 

@@ -81,9 +81,11 @@ def fuse_rows(a: Box, b: RowLoop, limits: Limits) -> Kernel | Refused:
         return Refused("the second does not read one result of the first for each row")
     outer = tuple(index for index in b.inner.indices if index in names.values()) if b.outer is None else b.outer
     inner = For(tuple(index for index in b.inner.indices if index not in outer), b.inner.body)
-    body = rewrite_body(a.body, names.get)
-    if refused := _unfit(body, a, b, For(outer, (inner,)), limits):
+    if refused := _too_much(a, b, inner, limits):
         return refused
+    body = rewrite_body(a.body, names.get)
+    if not all(_sweeps(reduction, outer, inner) for reduction in _reductions(body)):
+        return Refused("the second goes through other rows than those that are summed")
     head, (row,) = _split(forwarded(body, (*b.head, inner)))
     return Kernel(fused_name(a.kernel.name, b.kernel.name), (For(outer, (*head, row)),))
 
@@ -112,16 +114,12 @@ def _matched(a: Box, b: RowLoop) -> dict[Expr, Expr] | None:
     return names if complete and (b.outer is None or set(rows) == set(candidates)) else None
 
 
-def _unfit(body: Sequence[Statement], a: Box, b: RowLoop, rows: For, limits: Limits) -> Refused | None:
-    """Why one kernel of both is worth nothing, or too large. ``body``: that of the first, in the second's indices."""
-    (inner,) = rows.body
-    assert isinstance(inner, For)
+def _too_much(a: Box, b: RowLoop, inner: For, limits: Limits) -> Refused | None:
+    """Why one kernel of both is worth nothing, or too large; ``inner`` is its loop through a row."""
     length = math.prod(index.extent for index in inner.indices)
     large = [buffer for buffer in a.kernel.touched | b.kernel.touched if buffer.type.size >= a.size * length]
     if length < SHORTEST or length * sum(buffer.dtype.size for buffer in large) > LARGEST:
         return Refused("rows are too short, or too long to stay in the cache")
-    if not all(_sweeps(reduction, rows.indices, inner) for reduction in _reductions(body)):
-        return Refused("the second goes through other rows than those that are summed")
     if len(a.kernel.touched | b.kernel.touched) > limits.operands:
         return Refused("together they touch too many buffers")
     if a.nodes + b.kernel.survey.size > limits.expressions:
@@ -139,6 +137,10 @@ def _sweeps(reduction: Reduce, outer: Sequence[Index], inner: For) -> bool:
     summed = [index for index in reduction.indices if index.extent > 1]
     own = [index for index in inner.indices if index.extent > 1]
     if [index.extent for index in summed] != [index.extent for index in own]:
+        return False
+    if {load.buffer for load in loads(inner.body)}.isdisjoint(
+        node.buffer for node in walk(reduction.body) if isinstance(node, Load)
+    ):
         return False
     body = substitute(reduction.body, dict(zip(summed, own, strict=True)))
     read = {_element(node) for node in walk(body) if isinstance(node, Load) and _along(node, outer, own)}
