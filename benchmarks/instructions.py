@@ -21,7 +21,7 @@ from emulated_model import Model
 from emulated_pc import PROCESSORS, Pc
 
 import glowtrain as gt
-from glowtrain.backends.cpu.event_log import EventLog
+from glowtrain.backends.cpu.events.log import EventLog
 from glowtrain.backends.cpu.recognise import recognise
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm.target import Target

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from glowtrain.backends.base import WHOLE_CALL
-from glowtrain.backends.cpu.event_log import CountedCall, EventLog
+from glowtrain.backends.cpu.events.log import CountedCall, EventLog
 from glowtrain.backends.cpu.recognise import SMALL, FusedEpilogue, contraction_text, further_operands, recognise
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm.target import Target

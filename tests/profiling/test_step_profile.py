@@ -10,7 +10,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.base import SPAN, WHOLE_CALL, StepProfile
-from glowtrain.backends.cpu.events import note_text
+from glowtrain.backends.cpu.events.text import note_text
 from glowtrain.backends.cpu.limits import measured as limits
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.limits import FUNCTIONS, MachineLimits, MemoryLevel

@@ -16,7 +16,7 @@ import numpy as np
 
 from glowtrain.backends.base import Artifact, Types
 from glowtrain.backends.container import pack, unpack
-from glowtrain.backends.cpu.event_log import CountedCall
+from glowtrain.backends.cpu.events.log import CountedCall
 from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.cpu.table import FIRST_SLOT
 from glowtrain.backends.llvm.target import Target

@@ -14,7 +14,7 @@ from glowtrain.backends.base import Batches, DirectCall, Executable, Instance, O
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.driver import Driver, driving
-from glowtrain.backends.cpu.event_log import EventLog
+from glowtrain.backends.cpu.events.log import EventLog
 from glowtrain.backends.cpu.placed import PlacedNative
 from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.cpu.threads.pool import pool_of

@@ -9,39 +9,28 @@ choice.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import singledispatchmethod
 
 import numpy as np
 
-from glowtrain.backends.cpu.event_log import STEP, CountedCall
-from glowtrain.backends.cpu.events import note_text, noting, ticks
+from glowtrain.backends.cpu.events.log import STEP, CountedCall
+from glowtrain.backends.cpu.events.text import note_text, noting, ticks
+from glowtrain.backends.cpu.kernels import Argument, KernelFunctions, KernelUnit, internal
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions
-from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.cpu.panels import Packing
-from glowtrain.backends.cpu.recognise import (
-    ContractionProduct,
-    FusedEpilogue,
-    Unchanged,
-    contraction_text,
-    further_operands,
-    is_small,
-    outer_offset,
-    recognise,
-)
+from glowtrain.backends.cpu.recognise import Unchanged
 from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
-from glowtrain.backends.cpu.tasks import PARAMS, Arguments, Invocation, Runner, Whole, Work
+from glowtrain.backends.cpu.tasks import Arguments, Invocation, Runner, Whole, Work
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import CALLER, INDEX, LlvmFunction
+from glowtrain.backends.llvm.text import CALLER, LlvmFunction
 from glowtrain.backends.llvm.toolchain import module_text
 from glowtrain.backends.llvm.values import POINTER, LlvmValue, pointer
 from glowtrain.deferred import dataclass
 from glowtrain.errors import CodegenError
-from glowtrain.loops import Affine, Buffer, Index, Load, Store
+from glowtrain.loops import Buffer, Index
 from glowtrain.native import NativeFunction
-from glowtrain.program.analysis.kernel_key import Key, structure
 from glowtrain.program.memory.plan import ALIGNMENT, Plan
 from glowtrain.program.program import Call, Instruction, Kernel, Repeat
 from glowtrain.stages import DEFAULT, Options
@@ -52,20 +41,6 @@ ENTRY = "step"
 PART = 40
 """Instructions of a function of the step. LLVM's time for a long function grows faster than its length, and in a step
 everything is used from its beginning to its end."""
-_NAME = "KERNEL"
-_NOWHERE = Affine(0)
-
-
-@dataclass(frozen=True)
-class Argument:
-    """A pointer parameter: a buffer, and an offset in elements that depends on enclosing repeats.
-
-    ``packing``: the form in which a constant is wanted instead of its own.
-    """
-
-    buffer: Buffer
-    offset: Affine = _NOWHERE
-    packing: Packing | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +74,7 @@ def generate(plan: Plan, target: Target, options: Options = DEFAULT, runner: Run
     """The module of a planned program. Raises :class:`CodegenError` naming the kernel that cannot be written.
 
     ``runner``: how calls are run, by default by the thread that runs the step. With ``options.profile`` the times of
-    calls are noted in a log (see :mod:`glowtrain.backends.cpu.event_log`), whose address is the table's last entry.
+    calls are noted in a log (see :mod:`glowtrain.backends.cpu.events.log`), whose address is the table's last entry.
     """
     (code,) = generate_together({options.prefix: plan}, target, options, runner).values()
     return code
@@ -119,7 +94,7 @@ def generate_together(
     are ``exported``. Raises :class:`CodegenError` as :func:`generate` does.
     """
     runner = runner or Whole()
-    kernels = _Kernels(target)
+    kernels = KernelFunctions(target)
     steps = {prefix: _Step(plan, kernels, replace(options, prefix=prefix), runner) for prefix, plan in plans.items()}
     written = [text for step in steps.values() for text in step.text()]
     if not exported:
@@ -130,69 +105,10 @@ def generate_together(
     return {prefix: step.code(text, workspace) for prefix, step in steps.items()}
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """One kernel as text with a placeholder name, and how it is called.
-
-    ``functions``: name and text of each of its functions, after those that it calls; the kernel is the last."""
-
-    functions: tuple[tuple[str, str], ...]
-    arguments: list[Argument]
-    outer: list[Index]
-    work: Work
-    workspace: int = 0
-
-    def on(self, before: Sequence[Buffer], after: Sequence[Buffer]) -> _Unit:
-        """The same code called with other buffers."""
-        new = dict(zip(before, after, strict=True))
-        return replace(self, arguments=[replace(each, buffer=new[each.buffer]) for each in self.arguments])
-
-
-class _Kernels:
-    """The functions of a module's kernels: each structure is written once, equal texts are one function."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.users: dict[str, list[str]] = {}
-        self._names: dict[tuple[tuple[str, str], ...], str] = {}
-        self._units: dict[tuple[Key, tuple[tuple[bool, bool, bool], ...]], tuple[_Unit, list[Buffer]]] = {}
-        self._smalls: dict[Buffer, bool] = {}
-
-    def unit(self, kernel: Kernel, outer: list[Index], unchanged: Unchanged) -> _Unit:
-        """The code of a kernel's structure, over its own buffers."""
-        lasting, held = unchanged.lasting, unchanged.held
-        known = tuple((b.kind == "constant" or b in lasting, self._small(b), b in held) for b in kernel.operands)
-        key = structure(kernel, outer), known
-        if key not in self._units:
-            self._units[key] = _unit(kernel, self.target, outer, unchanged), kernel.operands
-        unit, operands = self._units[key]
-        return unit.on(operands, kernel.operands)
-
-    def _small(self, buffer: Buffer) -> bool:
-        if buffer not in self._smalls:
-            self._smalls[buffer] = is_small(buffer)
-        return self._smalls[buffer]
-
-    def function(self, unit: _Unit, kernel: Kernel) -> str:
-        """The name of the function with these texts."""
-        if unit.functions not in self._names:
-            hint = re.sub(r"\W", "_", kernel.name)[:40]
-            self._names[unit.functions] = f"k{len(self._names)}_{hint}"
-        name = self._names[unit.functions]
-        self.users.setdefault(name, []).append(kernel.name)
-        return name
-
-    def texts(self) -> Iterator[str]:
-        """All functions; parts that are equal are there once."""
-        parts = dict[str, str]()
-        for unit, name in self._names.items():
-            yield from _named(unit, name, parts)
-
-
 class _Step:
     """One planned program: the functions that call its kernels."""
 
-    def __init__(self, plan: Plan, functions: _Kernels, options: Options, runner: Runner) -> None:
+    def __init__(self, plan: Plan, functions: KernelFunctions, options: Options, runner: Runner) -> None:
         self.plan = plan
         self.functions = functions
         self.target = functions.target
@@ -202,7 +118,7 @@ class _Step:
         self.entry = f"{options.prefix}{ENTRY}"
         self.calls: list[Invocation] = []
         self.counted: list[CountedCall] = []
-        self.kernels: dict[tuple[Kernel, tuple[Index, ...]], _Unit] = {}
+        self.kernels: dict[tuple[Kernel, tuple[Index, ...]], KernelUnit] = {}
         self.workspace = 0
         self.lasting = _lasting(plan) if options.pack_variables else frozenset[Buffer]()
         self.held = dict(_held(plan.program.instructions, frozenset()))
@@ -224,7 +140,7 @@ class _Step:
         own = [b for b in self.plan.program.buffers if b not in self.plan.offsets and b not in unread]
         return [*own, *self.packed.values()]
 
-    def _all_units(self, instructions: Sequence[Instruction], outer: list[Index]) -> Iterator[_Unit]:
+    def _all_units(self, instructions: Sequence[Instruction], outer: list[Index]) -> Iterator[KernelUnit]:
         for instruction in instructions:
             if instruction.kernel is not None:
                 yield self._unit(instruction.kernel, outer)
@@ -309,7 +225,7 @@ class _Step:
         self._note(began, 1)
         self._add(Invocation(call.name, call.function.name, Work()), outer, 0)
 
-    def _unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
+    def _unit(self, kernel: Kernel, outer: list[Index]) -> KernelUnit:
         """A kernel's code, written once for all kernels of one structure."""
         if (kernel, tuple(outer)) not in self.kernels:
             unchanged = Unchanged(self.lasting, self.held[kernel])
@@ -360,31 +276,6 @@ def _within_reach(plan: Plan, target: Target) -> None:
         )
 
 
-def _named(functions: Sequence[tuple[str, str]], name: str, parts: dict[str, str]) -> Iterator[str]:
-    """The texts of a kernel of this name; of its parts those that no kernel before had (``parts``: text to name)."""
-    *own, (_, kernel) = functions
-    names: dict[str, str] = {}
-    for part, text in own:
-        text = _renamed(text, names)
-        new = part.replace(_NAME, name)
-        names[part] = parts.setdefault(text.replace(f"@{part}(", "@("), new)
-        if names[part] == new:
-            yield text.replace(f"@{part}(", f"@{new}(")
-    yield internal(_renamed(kernel, names).replace(_NAME, name))
-
-
-def internal(function: str) -> str:
-    """A function's text as what the module keeps to itself."""
-    return function if function.startswith("define internal ") else function.replace("define ", "define internal ", 1)
-
-
-def _renamed(text: str, names: Mapping[str, str]) -> str:
-    """A function's text, with new names of those that it calls."""
-    for old, new in names.items():
-        text = text.replace(f"@{old}(", f"@{new}(")
-    return text
-
-
 def _lasting(plan: Plan) -> frozenset[Buffer]:
     """Variables of floats that the program only reads."""
     written = {buffer for leaf in plan.program.leaves for buffer in leaf.writes}
@@ -407,44 +298,3 @@ def _held(instructions: Sequence[Instruction], around: frozenset[Buffer]) -> Ite
             yield instruction.kernel, around
         else:
             yield from _held(instruction.children, frozenset(instruction.reads) - frozenset(instruction.writes))
-
-
-def _unit(kernel: Kernel, target: Target, outer: list[Index], unchanged: Unchanged) -> _Unit:
-    """Write one kernel: by the contraction generator where it fits, as a general nest elsewhere."""
-    try:
-        product = recognise(kernel)
-        if product is None:
-            return _general(kernel, target, outer)
-        return _contraction(kernel, product, target, outer, unchanged)
-    except CodegenError as error:
-        raise CodegenError(f"kernel {kernel.name}: {error}") from error
-
-
-def _general(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
-    operands = kernel.operands
-    params = [*(("ptr noalias", f"p{k}") for k in range(len(operands))), ("ptr noalias", "workspace")]
-    params += [(INDEX, f"t{k}") for k in range(len(outer))]
-    f = LlvmFunction(_NAME, [*params, *PARAMS], linkage="internal", index_type=target.index_type)
-    pointers = {buffer: pointer(f"%p{k}") for k, buffer in enumerate(operands)}
-    nests = Nests(f, target, pointers, kernel.body, {t: f.index(f"%t{k}") for k, t in enumerate(outer)})
-    work = nests.write_tasks(kernel.body)
-    functions = (*nests.parts().items(), (_NAME, f.finish()))
-    return _Unit(functions, [Argument(buffer) for buffer in operands], outer, work)
-
-
-def _contraction(
-    kernel: Kernel, product: ContractionProduct, target: Target, outer: list[Index], unchanged: Unchanged
-) -> _Unit:
-    generated = contraction_text(kernel, product, _NAME, target, outer, unchanged)
-    inner = product.indices
-    accesses: tuple[Store | Load, ...] = (product.target, product.a, product.b)
-    arguments = [Argument(access.buffer, outer_offset(access, inner)) for access in accesses]
-    if generated.packed is not None:
-        at, packing = generated.packed
-        arguments[1 + at] = Argument(arguments[1 + at].buffer, packing=packing)
-    functions = tuple(generated.functions.items())
-    if product.plain:
-        return _Unit(functions, arguments, [], generated.work, generated.workspace)
-    arguments += [Argument(buffer) for buffer in further_operands(kernel, product)]
-    arguments += [Argument(buffer) for buffer in FusedEpilogue(kernel, product, target, outer).again]
-    return _Unit(functions, arguments, outer, generated.work, generated.workspace)

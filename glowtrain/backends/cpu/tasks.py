@@ -63,7 +63,7 @@ class Arguments:
     indices: tuple[LlvmValue, ...]
     pool: LlvmValue
     noted: tuple[LlvmValue, ...] = ()
-    """The log (see :mod:`glowtrain.backends.cpu.event_log`) and the call's number, or nothing."""
+    """The log (see :mod:`glowtrain.backends.cpu.events.log`) and the call's number, or nothing."""
 
     def over(self, f: LlvmFunction, begin: Number, end: Number) -> str:
         """The argument list for a range of tasks."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from glowtrain.backends.cpu.event_log import FIRST_THREAD
-from glowtrain.backends.cpu.events import noting, ticks
+from glowtrain.backends.cpu.events.log import FIRST_THREAD
+from glowtrain.backends.cpu.events.text import noting, ticks
 from glowtrain.backends.cpu.tasks import PARAMS, Arguments, Invocation, Work
 from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.llvm.target import Target

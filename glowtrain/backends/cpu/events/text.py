@@ -1,10 +1,10 @@
-"""The text that notes events in a log (see :mod:`glowtrain.backends.cpu.event_log`)."""
+"""The text that notes events in a log (see :mod:`glowtrain.backends.cpu.events.log`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glowtrain.backends.cpu.event_log import FIELDS, LINE
+from glowtrain.backends.cpu.events.log import FIELDS, LINE
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import I64, LlvmValue, Number, pointer
