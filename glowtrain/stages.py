@@ -152,11 +152,22 @@ class Pass(Protocol):
 
 
 @dataclass(frozen=True)
+class Joint:
+    """What ``first`` and ``second`` make, passes of two stages in a row, in one pass: sooner, for whoever does not need
+    the result between."""
+
+    first: Callable[[Options], Pass]
+    second: Callable[[Options], Pass]
+    make: Callable[[Options], Pass]
+
+
+@dataclass(frozen=True)
 class Stage:
     """A named step of the walk. ``says``: its result, in a few words; ``make``: the pass that leads to it.
 
     A ``minor`` stage is compared with the reference only if the next one differs, to say which of the two it was.
-    Where a stage is not ``exact``, the stages after it are compared with its result.
+    Where a stage is not ``exact``, the stages after it are compared with its result. ``joint``: how it is done in one with the
+    stage before.
     """
 
     name: str
@@ -164,3 +175,4 @@ class Stage:
     make: Callable[[Options], Pass]
     minor: bool = False
     exact: bool = True
+    joint: Joint | None = None

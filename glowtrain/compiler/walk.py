@@ -134,9 +134,21 @@ def take(subject: Any, options: Options, stage: Stage) -> Arrival:
 def arrive(subject: Any, options: Options = DEFAULT, stages: Sequence[Stage] = WALK) -> Any:
     """What the last of ``stages`` makes of ``subject``."""
     with uncollected():
-        for arrival in walk(subject, options, stages):
+        for arrival in walk(subject, options, joined(stages)):
             subject = arrival.result
     return subject
+
+
+def joined(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Stages that lead to the same result: two in one where a pass does both."""
+    found: list[Stage] = []
+    for stage in stages:
+        joint = stage.joint
+        if joint is not None and found and (found[-1].make, stage.make) == (joint.first, joint.second):
+            found[-1] = replace(stage, make=joint.make)
+        else:
+            found.append(stage)
+    return tuple(found)
 
 
 def planned(graph: Graph, options: Options = DEFAULT) -> Plan:

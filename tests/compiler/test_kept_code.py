@@ -25,7 +25,7 @@ from glowtrain.backends.cache.limit import JOURNAL
 from glowtrain.backends.cache.trust import TAG
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.cpu.emit import EmitObjects
+from glowtrain.backends.cpu.emit import CompilePlan
 from glowtrain.compiler import compile_artifact
 from glowtrain.errors import CacheWarning, InputError
 from glowtrain.graph import Graph, Input, Value
@@ -83,7 +83,7 @@ def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_code_is_kept_where_nobody_asked_for_it(users: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cold = gt.compile(relu(), threads=1)({"x": np.ones(3, np.float32)})
     assert len(files(users)) == 1
-    monkeypatch.setattr(EmitObjects, "run", lambda self, code: pytest.fail("compiled again"))
+    monkeypatch.setattr(CompilePlan, "run", lambda self, plan: pytest.fail("compiled again"))
     warm = gt.compile(relu(), threads=1)({"x": np.ones(3, np.float32)})
     assert warm["y"].tobytes() == cold["y"].tobytes()
 
@@ -104,7 +104,7 @@ def test_the_trainers_functions_are_kept(users: Path, monkeypatch: pytest.Monkey
         return [trainer.step(batch), measured, predicted, gradients]
 
     cold = outcome()
-    monkeypatch.setattr(EmitObjects, "run", lambda self, code: pytest.fail("compiled again"))
+    monkeypatch.setattr(CompilePlan, "run", lambda self, plan: pytest.fail("compiled again"))
     assert outcome() == cold
 
 

@@ -11,7 +11,7 @@ import glowtrain as gt
 from glowtrain.backends.cache.key import key_of
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.cpu.emit import EmitObjects
+from glowtrain.backends.cpu.emit import CompilePlan
 from glowtrain.backends.interpreter import Interpreter
 from glowtrain.backends.llvm.target import Target
 from glowtrain.compiler import compile_artifact
@@ -45,7 +45,7 @@ def files(folder: Path) -> list[Path]:
 def test_the_second_time_nothing_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cold = results(small(), Cpu(cache=tmp_path))
     assert len(files(tmp_path)) == 1
-    monkeypatch.setattr(EmitObjects, "run", lambda self, code: pytest.fail("compiled again"))
+    monkeypatch.setattr(CompilePlan, "run", lambda self, plan: pytest.fail("compiled again"))
     assert results(small(), Cpu(cache=tmp_path)) == cold
     monkeypatch.undo()
     assert results(small(), Cpu()) == cold

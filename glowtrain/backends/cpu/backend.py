@@ -16,7 +16,7 @@ from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.deferred import Deferred
 from glowtrain.errors import ArtifactError
-from glowtrain.stages import Facts, Options, Stage
+from glowtrain.stages import Facts, Joint, Options, Stage
 
 if TYPE_CHECKING:
     from glowtrain.backends.cpu import emit, limits
@@ -35,9 +35,9 @@ class Cpu(Backend):
     None keep none. The user's folder holds no code of operators from elsewhere, and where it cannot be used, a
     :class:`CacheWarning` says so; one that was asked for and cannot be used is an :class:`InputError`.
 
-    A step runs on so many ``threads``, by default on as many as this process has cores (or PyTorch is set to use); the
-    code and its results are the same for any number. ``grain`` is how many cycles of work a thread takes at least
-    before it comes back for more; with 0 all that can be shared is, however small.
+    A step runs on so many ``threads``, by default on as many as this process has cores (or PyTorch is set to use), as
+    compiling always does; the code and its results are the same for any number. ``grain`` is how many cycles of work a
+    thread takes at least before it comes back for more; with 0 all that can be shared is, however small.
 
     ``fused`` says whether multiply-adds are rounded once (:attr:`Target.fused`; by default as the target has it). Code
     for all processors computes the same bits where it is the same: with False those that processors without fused
@@ -112,7 +112,7 @@ class Cpu(Backend):
         return (
             *walk,
             Stage("llvm", "a function for each kernel structure", self._generate),
-            Stage("compiled", "machine code", self._emit),
+            Stage("compiled", "machine code", self._emit, joint=Joint(self._generate, self._emit, self._compile)),
         )
 
     def limits(self, kinds: Collection[str]) -> MachineLimits:
@@ -124,14 +124,17 @@ class Cpu(Backend):
         return emit.in_numbers(result)
 
     def compile(self, subject: Plan, options: Options) -> NativeArtifact:
-        return self._emit(options).run(self._generate(options).run(subject))
+        return self._compile(options).run(subject)
 
     def _generate(self, options: Options) -> emit.GenerateCode:
         target = self.target.unasked if options.linkable else self.target
         return emit.GenerateCode(target, options, self.grain)
 
     def _emit(self, options: Options) -> emit.EmitObjects:
-        return emit.EmitObjects(1 if options.linkable else self._threads)
+        return emit.EmitObjects(default(), options.linkable)
+
+    def _compile(self, options: Options) -> emit.CompilePlan:
+        return emit.CompilePlan(self._generate(options), self._emit(options))
 
     def read(self, data: bytes) -> NativeArtifact:
         return NativeArtifact.from_bytes(data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from glowtrain.backends.cpu.artifact import NativeArtifact
@@ -10,7 +12,7 @@ from glowtrain.backends.cpu.tasks import Whole
 from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.cpu.threads.share import Shared
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.pieces import compile_pieces
+from glowtrain.backends.llvm.pieces import SIZE, ObjectPieces
 from glowtrain.backends.llvm.target import Target
 from glowtrain.deferred import dataclass
 from glowtrain.presentation.words import plural
@@ -26,22 +28,44 @@ class GenerateCode:
     options: Options
     grain: int = GRAIN
 
-    def run(self, plan: Plan) -> Code:
-        """The module. Raises :class:`CodegenError` naming the kernel that cannot be written."""
+    def run(self, plan: Plan, wrote: Callable[[str], None] | None = None) -> Code:
+        """The module; ``wrote`` is told of its functions (see :func:`~glowtrain.backends.cpu.step.generate`). Raises
+        :class:`CodegenError` naming the kernel that cannot be written."""
         noting = self.target if self.options.profile else None
         runner = Shared(self.grain, noting) if self.target.hosted else Whole()
-        return generate(plan, self.target, self.options, runner)
+        return generate(plan, self.target, self.options, runner, wrote)
 
 
 @dataclass(frozen=True)
 class EmitObjects:
-    """The pass from LLVM text to machine code, in at most so many objects, which are made at the same time."""
+    """The pass from LLVM text to machine code, by so many threads; ``whole``: in one object."""
 
-    most: int = 1
+    threads: int = 1
+    whole: bool = False
 
     def run(self, code: Code) -> NativeArtifact:
         """The artifact. Raises :class:`CodegenError` that names the function for text that LLVM rejects."""
-        return NativeArtifact.of(compile_pieces(code.text, code.target, self.most), code)
+        with self.pieces(code.target) as pieces:
+            pieces.add(code.text)
+            return NativeArtifact.of(pieces.finish(), code)
+
+    def pieces(self, target: Target) -> ObjectPieces:
+        """What makes the objects."""
+        return ObjectPieces(target, self.threads, math.inf if self.whole else SIZE)
+
+
+@dataclass(frozen=True)
+class CompilePlan:
+    """Both passes in one, with the same result: LLVM begins while text is still being written."""
+
+    generate: GenerateCode
+    emit: EmitObjects
+
+    def run(self, plan: Plan) -> NativeArtifact:
+        """The artifact. Raises :class:`CodegenError` as the two do."""
+        with self.emit.pieces(self.generate.target) as pieces:
+            code = self.generate.run(plan, pieces.add)
+            return NativeArtifact.of(pieces.finish(), code)
 
 
 def assembly_of(code: Code) -> str:

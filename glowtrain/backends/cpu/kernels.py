@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from glowtrain.backends.cpu.loop_nest.writer import Nests
@@ -63,12 +63,17 @@ class KernelUnit:
 
 
 class KernelFunctions:
-    """The functions of a module's kernels: each structure is written once, equal texts are one function."""
+    """The functions of a module's kernels: each structure is written once, equal texts are one function.
 
-    def __init__(self, target: Target) -> None:
+    ``wrote`` is called with each function's text as soon as it stands, after those of the functions that it calls.
+    """
+
+    def __init__(self, target: Target, wrote: Callable[[str], None]) -> None:
         self.target = target
         self.users: dict[str, list[str]] = {}
+        self._wrote = wrote
         self._names: dict[tuple[tuple[str, str], ...], str] = {}
+        self._parts: dict[str, str] = {}
         self._units: dict[tuple[Key, tuple[tuple[bool, bool, bool], ...]], tuple[KernelUnit, list[Buffer]]] = {}
         self._smalls: dict[Buffer, bool] = {}
 
@@ -78,7 +83,9 @@ class KernelFunctions:
         known = tuple((b.kind == "constant" or b in lasting, self._small(b), b in held) for b in kernel.operands)
         key = structure(kernel, outer), known
         if key not in self._units:
-            self._units[key] = _unit(kernel, self.target, outer, unchanged), kernel.operands
+            unit = _unit(kernel, self.target, outer, unchanged)
+            self._units[key] = unit, kernel.operands
+            self._write(unit, kernel)
         unit, operands = self._units[key]
         return unit.on(operands, kernel.operands)
 
@@ -87,20 +94,20 @@ class KernelFunctions:
             self._smalls[buffer] = is_small(buffer)
         return self._smalls[buffer]
 
+    def _write(self, unit: KernelUnit, kernel: Kernel) -> None:
+        """Name a unit after its first kernel, unless another one has the same texts."""
+        if unit.functions in self._names:
+            return
+        hint = re.sub(r"\W", "_", kernel.name)[:40]
+        name = self._names[unit.functions] = f"k{len(self._names)}_{hint}"
+        for text in _named(unit.functions, name, self._parts):
+            self._wrote(text)
+
     def function(self, unit: KernelUnit, kernel: Kernel) -> str:
-        """The name of the function with these texts."""
-        if unit.functions not in self._names:
-            hint = re.sub(r"\W", "_", kernel.name)[:40]
-            self._names[unit.functions] = f"k{len(self._names)}_{hint}"
+        """The name of a unit's function, which a kernel uses."""
         name = self._names[unit.functions]
         self.users.setdefault(name, []).append(kernel.name)
         return name
-
-    def texts(self) -> Iterator[str]:
-        """All functions; parts that are equal are there once."""
-        parts = dict[str, str]()
-        for unit, name in self._names.items():
-            yield from _named(unit, name, parts)
 
 
 def _named(functions: Sequence[tuple[str, str]], name: str, parts: dict[str, str]) -> Iterator[str]:

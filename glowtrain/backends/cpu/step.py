@@ -9,7 +9,7 @@ choice.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import singledispatchmethod
 
@@ -70,13 +70,20 @@ class Code:
         return module_text(self.text, self.target)
 
 
-def generate(plan: Plan, target: Target, options: Options = DEFAULT, runner: Runner | None = None) -> Code:
+def generate(
+    plan: Plan,
+    target: Target,
+    options: Options = DEFAULT,
+    runner: Runner | None = None,
+    wrote: Callable[[str], None] | None = None,
+) -> Code:
     """The module of a planned program. Raises :class:`CodegenError` naming the kernel that cannot be written.
 
-    ``runner``: how calls are run, by default by the thread that runs the step. With ``options.profile`` the times of
+    ``runner``: how calls are run, by default by the thread that runs the step. ``wrote`` is called with the text of
+    each function as soon as it stands, in the order in which the module has them. With ``options.profile`` the times of
     calls are noted in a log (see :mod:`glowtrain.backends.cpu.events.log`), whose address is the table's last entry.
     """
-    (code,) = generate_together({options.prefix: plan}, target, options, runner).values()
+    (code,) = generate_together({options.prefix: plan}, target, options, runner, wrote=wrote).values()
     return code
 
 
@@ -87,22 +94,36 @@ def generate_together(
     runner: Runner | None = None,
     *,
     exported: bool = True,
+    wrote: Callable[[str], None] | None = None,
 ) -> dict[str, Code]:
     """Planned programs as one module, by the prefixes of their steps; kernels that they share are there once.
 
     The text of the whole module is that of each; more text may stand behind it, which alone sees the steps unless they
     are ``exported``. Raises :class:`CodegenError` as :func:`generate` does.
     """
-    runner = runner or Whole()
-    kernels = KernelFunctions(target)
+    runner, texts = runner or Whole(), _Texts(wrote)
+    kernels = KernelFunctions(target, texts.add)
     steps = {prefix: _Step(plan, kernels, replace(options, prefix=prefix), runner) for prefix, plan in plans.items()}
     written = [text for step in steps.values() for text in step.text()]
-    if not exported:
-        written = [*map(internal, written)]
     workspace = max(step.workspace for step in steps.values())
     noting = [note_text(target)] if options.profile else []
-    text = "\n".join([*kernels.texts(), *noting, *runner.functions(workspace), *written])
+    for text in (*noting, *runner.functions(workspace), *(written if exported else map(internal, written))):
+        texts.add(text)
+    text = "\n".join(texts.all)
     return {prefix: step.code(text, workspace) for prefix, step in steps.items()}
+
+
+class _Texts:
+    """The functions of a module; whoever wants to know is told of each."""
+
+    def __init__(self, wrote: Callable[[str], None] | None) -> None:
+        self.all: list[str] = []
+        self._wrote = wrote
+
+    def add(self, text: str) -> None:
+        self.all.append(text)
+        if self._wrote is not None:
+            self._wrote(text)
 
 
 class _Step:

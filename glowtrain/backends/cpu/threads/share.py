@@ -100,7 +100,7 @@ class Shared:
         return [
             text
             for shape, index_type in self.used.items()
-            for text in (_shared(*shape, noted, index_type), _body(*shape, noted, index_type, workspace, self.target))
+            for text in (_body(*shape, noted, index_type, workspace, self.target), _shared(*shape, noted, index_type))
         ]
 
 
