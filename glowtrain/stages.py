@@ -166,8 +166,8 @@ class Stage:
     """A named step of the walk. ``says``: its result, in a few words; ``make``: the pass that leads to it.
 
     A ``minor`` stage is compared with the reference only if the next one differs, to say which of the two it was.
-    Where a stage is not ``exact``, the stages after it are compared with its result. ``joint``: how it is done in one with the
-    stage before.
+    Where a stage is not ``exact``, the stages after it are compared with its result. ``joint``: how it is done in one
+    with the stage before.
     """
 
     name: str
