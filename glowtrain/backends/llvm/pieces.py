@@ -40,9 +40,10 @@ def compile_pieces(text: str, target: Target, threads: int) -> tuple[bytes, ...]
 class ObjectPieces:
     """The objects of a module whose functions are added while they are written, each after those that it calls.
 
-    A piece has ``size`` characters or just more, but for the last one. Of ``threads``, all but one begin as soon as there is text for a piece; the one that adds joins them in the end.
-    Which functions a piece has depends on their texts alone: the objects are the same for any number of threads. What
-    is internal to a module of several pieces is visible to all of them, but not outside of what they are linked into.
+    A piece has ``size`` characters or just more, but for the last one. Of ``threads``, all but one begin as soon as
+    there is text for a piece; the one that adds joins them in the end. Which functions a piece has depends on their
+    texts alone: the objects are the same for any number of threads. What is internal to a module of several pieces is
+    visible to all of them, but not outside of what they are linked into.
     """
 
     def __init__(self, target: Target, threads: int, size: float) -> None:

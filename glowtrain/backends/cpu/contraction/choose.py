@@ -6,24 +6,25 @@ High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008), with the layers 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations
 from math import ceil, prod
+from typing import NamedTuple
 
 from glowtrain.backends.cpu.contraction import rates
+from glowtrain.backends.cpu.contraction.candidate import Candidate, VectorAxis, kept_partials, packed_ahead, views_fit
 from glowtrain.backends.cpu.contraction.cost import (
-    Candidate,
+    Average,
     comes_from_memory,
     compute,
     inner_reduction,
-    kept_partials,
-    packed_ahead,
     packing,
+    steps_alone,
     stream,
     total,
     traffic,
-    views_fit,
 )
 from glowtrain.backends.cpu.contraction.describe import Problem
 from glowtrain.backends.cpu.contraction.matrices.block import MatrixBlock
@@ -170,36 +171,62 @@ def balanced(extent: int, size: int) -> list[tuple[int, int]]:
 
 def choose(problem: Problem, machine: Machine) -> ContractionPlan:
     """The cheapest plan by the cost model; ties go to the first candidate, so the choice is deterministic."""
-    rough, kept = [], dict[tuple[int, int], int]()
-    known = dict[tuple[bool, int, tuple[int, ...]], tuple[str, ...]]()
-    for x in _candidates(problem, machine):
-        if not views_fit(x):
-            continue
-        key = (x.problem.swapped, x.vec, tuple(loop for loop, _ in x.tile))
-        if key not in known:
-            known[key] = classify(x.problem, x.vec, key[2])
-        kinds = known[key]
-        if not _borders(x, kinds, kept):
-            step, mean = compute(x, kinds)
-            rough.append((total(x, step, mean, memory=False), x, kinds, step, mean))
-    rough.sort(key=lambda entry: entry[0])
     fine = [
-        (total(y, step, mean, memory=True), y, kinds)
-        for _, x, kinds, step, mean in rough[: rates.REFINED]
-        for y in _refined(x, kinds, traffic(x, mean) <= step)
+        (total(y, found.step, found.mean, memory=True), y, found.kinds)
+        for found in _cheapest(problem, machine)
+        for y in _refined(found.x, found.kinds, traffic(found.x, found.mean) <= found.step)
     ]
     cost, best, kinds = min(fine, key=lambda entry: entry[0])
     return arranged(best, kinds, cost)
 
 
+def _cheapest(problem: Problem, machine: Machine) -> list[_Priced]:
+    """The candidates that are cheapest with everything in caches; the first of equals."""
+    priced = sorted(_priced(problem, machine), key=lambda entry: entry.least)
+    found, best, kept = list[tuple[float, _Priced]](), list[float](), dict[tuple[int, int], int]()
+    for entry in priced:
+        if len(best) == rates.REFINED and entry.least > best[-1]:
+            break
+        if not _borders(entry.x, entry.kinds, kept):
+            cost = total(entry.x, entry.step, entry.mean, memory=False)
+            found.append((cost, entry))
+            insort(best, cost)
+            del best[rates.REFINED :]
+    found.sort(key=lambda pair: (pair[0], pair[1].number))
+    return [entry for _, entry in found[: rates.REFINED]]
+
+
+class _Priced(NamedTuple):
+    """A candidate, its number among them, how each clip is kept, what a step takes, and all steps alone: the candidate
+    costs no less."""
+
+    x: Candidate
+    number: int
+    kinds: tuple[str, ...]
+    step: float
+    mean: Average
+    least: float
+
+
+def _priced(problem: Problem, machine: Machine) -> Iterator[_Priced]:
+    known = dict[tuple[bool, int, tuple[int, ...]], tuple[str, ...]]()
+    for number, x in enumerate(_candidates(problem, machine)):
+        if views_fit(x):
+            key = (x.problem.swapped, x.vec, tuple([loop for loop, _ in x.tile]))
+            if key not in known:
+                known[key] = classify(x.problem, x.vec, key[2])
+            step, mean = compute(x, known[key])
+            yield _Priced(x, number, known[key], step, mean, steps_alone(x, step, mean))
+
+
 def _candidates(problem: Problem, machine: Machine) -> Iterator[Candidate]:
     for arranged in (problem,) if problem.dot else (problem, problem.swap()):
         for vec, packs in panel_loops(arranged) if problem.dot else _axes(arranged, machine):
-            dots = arranged.loops[vec].reduces
+            axis = VectorAxis(arranged, machine, vec)
             most = _most_vectors(arranged, machine, vec)
-            for vectors in [1] if dots else _shares(ceil(arranged.loops[vec].extent / machine.width), most):
+            for vectors in [1] if axis.dots else _shares(ceil(arranged.loops[vec].extent / machine.width), most):
                 for tile in _tiles(arranged, machine, vec, vectors):
-                    yield Candidate(arranged, machine, vec, vectors, tile, pack_b=packs)
+                    yield Candidate(axis, vectors, tile, pack_b=packs)
 
 
 def _most_vectors(problem: Problem, machine: Machine, vec: int) -> int:

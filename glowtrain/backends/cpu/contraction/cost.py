@@ -6,131 +6,17 @@ its operands, whichever is more. What things cost, on a present out-of-order cor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil, prod
 
 from glowtrain.backends.cpu.contraction import rates
-from glowtrain.backends.cpu.contraction.describe import Problem
-from glowtrain.backends.cpu.contraction.rates import LINE, NEXT_LINES, OTHER_LINES, PAGE, THIRD_LEVEL, Machine
-from glowtrain.backends.cpu.order.contraction import FEW_PARTIALS, SumOrder
-from glowtrain.deferred import cached_property, dataclass
+from glowtrain.backends.cpu.contraction.candidate import Candidate
+from glowtrain.backends.cpu.contraction.rates import LINE, NEXT_LINES, OTHER_LINES, PAGE, THIRD_LEVEL
+from glowtrain.deferred import dataclass
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """An arrangement to be priced: vector loop, register tile, what is packed and in which parts the sum is taken."""
-
-    problem: Problem
-    machine: Machine
-    vec: int
-    vectors: int
-    tile: tuple[tuple[int, int], ...]
-    pack_a: bool = False
-    pack_b: bool = False
-    chunks: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def dots(self) -> bool:
-        """Whether the lanes run along a reduction."""
-        return self.problem.loops[self.vec].reduces
-
-    @cached_property
-    def ahead(self) -> bool:
-        """Whether B is packed when code is generated."""
-        return packed_ahead(self.problem, self.machine, self.vec)
-
-    @cached_property
-    def points(self) -> int:
-        return prod(size for _, size in self.tile)
-
-    @cached_property
-    def partials(self) -> int:
-        """Vectors of partial sums that each output has."""
-        order = self.problem.order
-        return self._independent if order is None else vectors_of_partials(order, self.machine)
-
-    @cached_property
-    def copies(self) -> int:
-        """Those of them that are kept at once: all, or as many as registers allow."""
-        order = self.problem.order
-        return self.partials if order is None else kept_partials(order, self.machine)
-
-    @cached_property
-    def _independent(self) -> int:
-        """Sums of integers for each output, so that independent ones hide the latency of an addition."""
-        count, products = 1, self.points * self.vectors
-        if self.problem.dot and not self.problem.dot.adds:
-            return count
-        while (
-            products * count * 2 <= rates.IN_FLIGHT
-            and products * count * 4 < self.machine.registers
-            and (self.dots or products < 4)
-        ):
-            count *= 2
-        return count
-
-    @cached_property
-    def extents(self) -> Mapping[int, int]:
-        """Extents inside the chunks."""
-        return {**self.problem.extents, **dict(self.chunks)} if self.chunks else self.problem.extents
-
-    @cached_property
-    def steps(self) -> int:
-        """Steps of one call of the kernel."""
-        steps = prod(ceil(self.extents[i] / self.problem.step(i)) for i in self.problem.reductions)
-        extent = self.problem.loops[self.vec].extent
-        return steps // extent * ceil(extent / self.machine.width) if self.dots else steps
-
-    def packed(self, operand: str) -> bool:
-        return self.pack_a if operand == "a" else self.pack_b
-
-    def stride(self, operand: str, loop: int) -> int:
-        return self.problem.strides(operand)[loop]
-
-    def footprint(self, operand: str, loops: Sequence[int], changes: Mapping[int, int] | None = None) -> int:
-        """Bytes of an operand that the given loops touch (within one chunk, other loops standing still)."""
-        extents = {**self.extents, **changes} if changes else self.extents
-        strides = self.problem.strides(operand)
-        moving = [(strides[i], extents[i]) for i in loops if strides[i]]
-        return min(prod(e for _, e in moving), 1 + sum(s * (e - 1) for s, e in moving)) * self.problem.bytes_of(operand)
-
-
-def packed_ahead(problem: Problem, machine: Machine, vec: int) -> bool:
-    """Whether B is packed when code is generated: known floats, or bytes that are made floats, all of which exist,
-    where the vector loop moves B alone. Code that is to be small reads floats as they are: panels may have lanes too
-    many.
-    """
-    loop = problem.loops[vec]
-    if loop.a or not loop.b or loop.reduces or machine.width == 1 or not problem.known("b") or problem.drops("b"):
-        return False
-    return problem.widens("b") or not (problem.source.sums_integers or machine.compact)
-
-
-def vectors_of_partials(order: SumOrder, machine: Machine) -> int:
-    """Vectors of partial sums of an output, or of a vector of outputs."""
-    return max(1, order.partials // machine.width) if order.lanes else order.partials
-
-
-def kept_partials(order: SumOrder, machine: Machine) -> int:
-    """Those that are kept at once. Where lanes are few, one pass over the operands after another sums some of them: the
-    more there are at once, the fewer outputs share what is loaded.
-    """
-    return min(vectors_of_partials(order, machine), max(FEW_PARTIALS, machine.registers // 4))
-
-
-def views_fit(x: Candidate) -> bool:
-    """Registers: the sums, the B vectors of one step if they are used more than once, one A value at a time."""
-    sums = x.points * x.vectors * x.copies
-    a, b = x.problem.strides("a"), x.problem.strides("b")
-    rows, columns = 1, x.vectors
-    for loop, size in x.tile:
-        rows *= size if a[loop] else 1
-        columns *= size if b[loop] else 1
-    return sums == 1 or sums + (columns if rows > 1 else 1) + 1 <= x.machine.registers - 1
-
-
-@dataclass(frozen=True)
-class _Average:
+class Average:
     """What one step touches in the average tile: tiles are balanced, so they are smaller than the largest one."""
 
     products: float
@@ -139,7 +25,7 @@ class _Average:
     tiles: float
 
 
-def _average(x: Candidate) -> _Average:
+def _average(x: Candidate) -> Average:
     extents, vec = x.problem.extents, x.vec
     a, b = x.problem.strides("a"), x.problem.strides("b")
     points, moved_a, moved_b, tiles = 1.0, 1.0, 1.0, x.problem.points
@@ -155,16 +41,16 @@ def _average(x: Candidate) -> _Average:
         total = ceil(extents[vec] / x.machine.width)
         groups = ceil(total / x.vectors)
         vectors, tiles = total / groups, tiles // extents[vec] * groups
-    return _Average(vectors * points, moved_a * (vectors if a[vec] else 1), moved_b * (vectors if b[vec] else 1), tiles)
+    return Average(vectors * points, moved_a * (vectors if a[vec] else 1), moved_b * (vectors if b[vec] else 1), tiles)
 
 
-def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
+def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, Average]:
     """Cycles of one step with everything in the first-level cache."""
-    mean, loops, width = _average(x), x.problem.loops, x.machine.width
-    a = mean.a * (_gathered(x) if x.problem.across else _price(loops[x.vec].a, width))
-    b = mean.b * (1 if x.pack_b or x.ahead else _price(loops[x.vec].b, width))
-    widened = rates.CONVERSION * sum(each for operand, each in (("a", a), ("b", b)) if _widens(x, operand))
-    products = mean.products * _instructions(x) + widened
+    mean, (price_a, price_b) = _average(x), x.axis.price
+    a = mean.a * (_gathered(x) if x.problem.across else price_a)
+    b = mean.b * (1 if x.pack_b else price_b)
+    widened = rates.CONVERSION * ((a if _widens(x, "a") else 0) + (b if _widens(x, "b") else 0))
+    products = mean.products * x.axis.each + widened
     busy = mean.products * (2 if x.problem.dot.second else 1) if x.problem.dot else products
     chain = rates.CHAIN if x.problem.dot is None or x.problem.dot.adds else rates.CHAIN_OF_ADDITIONS
     begun = max(busy / rates.MULTIPLY_ADDS, (a + b) / rates.LOADS, (products + a + b + 1) / rates.INSTRUCTIONS)
@@ -191,34 +77,19 @@ def _gathered(x: Candidate) -> float:
     return (x.problem.dot.group + 1) * (_shared(x, "a") if shares else 1)
 
 
-def _instructions(x: Candidate) -> float:
-    """Instructions of one product of vectors, added to a sum; small integers are widened first."""
-    if x.problem.dot:
-        return 1 if x.problem.dot.adds else 3 if x.problem.dot.second else 2
-    if x.problem.holds_integers:
-        return 2 + rates.WIDENING * sum(x.problem.bytes_of(operand) < 4 for operand in "ab")
-    return 1 if x.machine.fused else 2
-
-
 def _aliasing(x: Candidate) -> float:
     """Windows of a tile's rows that lie on as many pages, or in the same sets of a cache, cost a few per cent."""
-    far = max((x.stride("a", loop) * x.problem.bytes_of("a") for loop, _ in x.tile if not x.pack_a), default=0)
-    if far < PAGE or sum(1 for i in x.problem.reductions if x.stride("a", i)) < 2:
+    a = x.problem.strides("a")
+    far = 0 if x.pack_a else max([a[loop] for loop, _ in x.tile], default=0) * x.problem.bytes_of("a")
+    if far < PAGE or sum([1 for i in x.problem.reductions if a[i]]) < 2:
         return 1.0
     return rates.ALIASING_PAGES if far % PAGE else rates.ALIASING_SETS
 
 
-def _price(lane: int, width: int) -> float:
-    """Loads that make one vector of an operand with this stride between lanes."""
-    if lane in (0, 1) or width == 1:
-        return 1
-    return rates.REVERSAL if lane == -1 else rates.ELEMENT * width
-
-
-def total(x: Candidate, step: float, mean: _Average, *, memory: bool) -> float:
+def total(x: Candidate, step: float, mean: Average, *, memory: bool) -> float:
     """Cycles for everything: the steps, what begins and ends each tile, and packing."""
     loops, width = x.problem.loops, x.machine.width
-    parts = prod(ceil(loops[i].extent / size) for i, size in x.chunks)
+    parts = prod([ceil(loops[i].extent / size) for i, size in x.chunks]) if x.chunks else 1
     again = x.problem.source.accumulate or parts > 1
     ends = rates.TILE + mean.products * (rates.PARTIAL_RESULTS if again else rates.RESULTS)
     ends += mean.products * rates.RESULTS * width if not x.dots and loops[x.vec].c != 1 and width > 1 else 0
@@ -230,7 +101,12 @@ def total(x: Candidate, step: float, mean: _Average, *, memory: bool) -> float:
     return mean.tiles * parts * (x.steps * step + ends) + packed + (_fetched(x, mean) if memory else 0)
 
 
-def _fetched(x: Candidate, mean: _Average) -> float:
+def steps_alone(x: Candidate, step: float, mean: Average) -> float:
+    """Cycles of the steps alone: a part of :func:`total`."""
+    return mean.tiles * (x.steps * step)
+
+
+def _fetched(x: Candidate, mean: Average) -> float:
     """Cycles until A has come for the first time, from another core that wrote it or from memory, where a tile takes a
     few elements of each of its rows: nothing asks for these ahead. A copy of A reads whole rows. (Processors without
     vectors are in small devices, which have nothing as far away.)"""
@@ -240,7 +116,7 @@ def _fetched(x: Candidate, mean: _Average) -> float:
     return x.footprint("a", range(len(x.problem.loops))) / a.run * rates.FIRST_RUN
 
 
-def _results(x: Candidate, mean: _Average, parts: int) -> float:
+def _results(x: Candidate, mean: Average, parts: int) -> float:
     """Cycles to write (and, if sums are taken up again, to read) a tile of C in whole cache lines."""
     held = x.problem.result_bytes
     if held <= x.machine.l1:
@@ -295,8 +171,7 @@ def _away(x: Candidate) -> float:
 
 def inner_reduction(x: Candidate, operand: str) -> int:
     """The innermost reduction loop that moves an operand (any reduction if none does)."""
-    order, strides = x.problem.reductions, x.problem.strides(operand)
-    return next((i for i in reversed(order) if strides[i]), order[-1])
+    return x.problem.innermost[operand]
 
 
 @dataclass(frozen=True)
@@ -371,7 +246,7 @@ def _shared(x: Candidate, operand: str) -> float:
     return part
 
 
-def traffic(x: Candidate, mean: _Average) -> float:
+def traffic(x: Candidate, mean: Average) -> float:
     """Cycles for one step's operands as they come from the caches, B's columns being used for many rows in turn."""
     a, b = stream(x, "a", mean.a * _shared(x, "a")), stream(x, "b", mean.b * _shared(x, "b"))
     l1, l2, steps = x.machine.l1, x.machine.l2, x.steps

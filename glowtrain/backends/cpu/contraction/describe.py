@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 from typing import TYPE_CHECKING, Protocol
 
 from glowtrain.backends.cpu.contraction.dot import Dot
@@ -250,7 +250,12 @@ class Problem:
 
     def widens(self, operand: str) -> bool:
         """Whether ``a`` or ``b`` is of a smaller type, and made floats when it is read."""
-        return not self.source.sums_integers and self.type_of(operand) != self.source.dtype
+        return self._widened[operand]
+
+    @cached_property
+    def _widened(self) -> dict[str, bool]:
+        plain = self.source.sums_integers
+        return {operand: not plain and self.type_of(operand) != self.source.dtype for operand in "cab"}
 
     def known(self, operand: str) -> bool:
         """Whether the elements of ``a`` or ``b`` are known when code is generated."""
@@ -297,6 +302,21 @@ class Problem:
         """Reduction loops, outermost first: blocks, then the farther an index moves the operands, the farther out."""
         found = [i for i, loop in enumerate(self.loops) if not loop.c]
         return tuple(sorted(found, key=lambda i: (i != self.blocks, -abs(self.loops[i].a) - abs(self.loops[i].b))))
+
+    @cached_property
+    def innermost(self) -> dict[str, int]:
+        """The innermost reduction loop that moves an operand (any reduction if none does)."""
+        order = self.reductions
+        return {operand: next((i for i in reversed(order) if self.strides(operand)[i]), order[-1]) for operand in "cab"}
+
+    def steps(self, extents: Mapping[int, int]) -> int:
+        """Steps of a sum over loops of these extents."""
+        return prod([ceil(extents[i] / self.step(i)) for i in self.reductions])
+
+    @cached_property
+    def all_steps(self) -> int:
+        """Steps of a whole sum."""
+        return self.steps(self.extents)
 
     @cached_property
     def blocks(self) -> int | None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import ceil, prod
 
 from glowtrain.backends.cpu.contraction import rates
+from glowtrain.backends.cpu.contraction.candidate import Candidate, VectorAxis
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, arranged, panel_loops
-from glowtrain.backends.cpu.contraction.cost import Candidate
 from glowtrain.backends.cpu.contraction.describe import Problem
 from glowtrain.backends.cpu.contraction.matrices.block import MatrixBlock, begins, shares, step_of
 from glowtrain.backends.cpu.contraction.matrices.unit import REGISTERS, ROWS, WORD
@@ -42,10 +42,10 @@ def choose_matrices(problem: Problem, machine: Machine, *, padded: bool) -> Cont
 
 def _candidates(problem: Problem, machine: Machine, step: int) -> Iterator[tuple[Candidate, MatrixBlock]]:
     for vec, packs in panel_loops(problem):
-        panels = ceil(problem.loops[vec].extent / machine.width)
+        axis, panels = VectorAxis(problem, machine, vec), ceil(problem.loops[vec].extent / machine.width)
         for columns in range(1, min(panels, REGISTERS) + 1):
             for tile, rows in _tiles(problem, vec, columns):
-                yield Candidate(problem, machine, vec, columns, tile, pack_b=packs), MatrixBlock(rows, columns, step)
+                yield Candidate(axis, columns, tile, pack_b=packs), MatrixBlock(rows, columns, step)
 
 
 def _tiles(problem: Problem, vec: int, columns: int) -> Iterator[tuple[Tile, tuple[int, ...]]]:
