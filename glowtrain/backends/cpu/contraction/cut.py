@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from math import prod
 
-from glowtrain.backends.cpu.contraction.choose import ContractionPlan, Level, balanced
+from glowtrain.backends.cpu.contraction.choose import ContractionPlan, balanced
+from glowtrain.backends.cpu.contraction.levels import Level
 from glowtrain.backends.cpu.contraction.rates import NEW_PAGE, NEXT_LINES, THIRD_LEVEL
 from glowtrain.backends.cpu.tasks import WANTED, Work
 from glowtrain.deferred import dataclass

@@ -6,13 +6,14 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 
-from glowtrain.backends.cpu.contraction.choose import ContractionPlan, Level, OperandView, balanced, pattern, views
+from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView, balanced, pattern, views
 from glowtrain.backends.cpu.contraction.copies.pack import PackMove, PackSource, Square, copy, in_squares, square_text
 from glowtrain.backends.cpu.contraction.copies.packing import PackingText
 from glowtrain.backends.cpu.contraction.copies.window import WindowText
 from glowtrain.backends.cpu.contraction.cut import cut
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.kernel import Micro
+from glowtrain.backends.cpu.contraction.levels import Level
 from glowtrain.backends.cpu.contraction.matrices import unit
 from glowtrain.backends.cpu.contraction.matrices.kernel import MatrixMicro
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
