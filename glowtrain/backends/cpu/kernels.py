@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.cpu.panels import Packing
@@ -58,8 +57,11 @@ class KernelUnit:
 
     def on(self, before: Sequence[Buffer], after: Sequence[Buffer]) -> KernelUnit:
         """The same code called with other buffers."""
+        if before is after:
+            return self
         new = dict(zip(before, after, strict=True))
-        return replace(self, arguments=[replace(each, buffer=new[each.buffer]) for each in self.arguments])
+        arguments = [Argument(new[each.buffer], each.offset, each.packing) for each in self.arguments]
+        return KernelUnit(self.functions, arguments, self.outer, self.work, self.workspace)
 
 
 class KernelFunctions:
@@ -82,12 +84,13 @@ class KernelFunctions:
         lasting, held = unchanged.lasting, unchanged.held
         known = tuple((b.kind == "constant" or b in lasting, self._small(b), b in held) for b in kernel.operands)
         key = structure(kernel, outer), known
+        own = kernel.operands
         if key not in self._units:
             unit = _unit(kernel, self.target, outer, unchanged)
-            self._units[key] = unit, kernel.operands
+            self._units[key] = unit, own
             self._write(unit, kernel)
         unit, operands = self._units[key]
-        return unit.on(operands, kernel.operands)
+        return unit.on(operands, own)
 
     def _small(self, buffer: Buffer) -> bool:
         if buffer not in self._smalls:

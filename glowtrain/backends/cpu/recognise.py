@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -280,6 +281,7 @@ class FusedEpilogue:
         # The rest may read the operands of the sum at other places: they come again under names of their own.
         self.again = [b for b in dict.fromkeys((product.a.buffer, product.b.buffer)) if b in _read_beside(product)]
         self.lines: dict[tuple[int, int], dict[tuple[Buffer, Affine], bool]] = {}
+        self._nests: Nests | None = None
 
     @property
     def _result(self) -> Store | None:
@@ -311,13 +313,9 @@ class FusedEpilogue:
     ) -> LlvmValue:
         """The lanes that go to C; everything else is stored on the way."""
         body, indices = self.product.loop.body, self.product.loop.indices
-        nests = self._nests(f)
-        e = nests.e
         along = indices[lane] if 0 <= lane < len(indices) and value.width > 1 else None
-        for index, at in zip(indices, coordinates, strict=False):
-            if index is not along:
-                e.bind(index, f.index(at))
-        with e.along(Context(along, value.width, mask)):
+        with self._at(f, coordinates, along) as nests, nests.e.along(Context(along, value.width, mask)):
+            e = nests.e
             if along is not None:
                 e.scopes.set(("start", along), f.index(coordinates[lane]))
             e.scopes.set(self.product.total, value)
@@ -329,10 +327,19 @@ class FusedEpilogue:
                     nests.statement(statement)
         return result
 
-    def _nests(self, f: LlvmFunction) -> Nests:
-        pointers = {buffer: pointer(f"%e{k}") for k, buffer in enumerate((*self.operands, *self.again))}
-        outer = {t: f.index(f"%t{k}") for k, t in enumerate(self.outer)}
-        return Nests(f, self.target, pointers, self.product.loop.body, outer)
+    @contextmanager
+    def _at(self, f: LlvmFunction, coordinates: Sequence[Number], along: Index | None) -> Iterator[Nests]:
+        """What writes the rest of the kernel at some coordinates; but for an index along the lanes."""
+        if self._nests is None or self._nests.f is not f:
+            pointers = {buffer: pointer(f"%e{k}") for k, buffer in enumerate((*self.operands, *self.again))}
+            outer = {t: f.index(f"%t{k}") for k, t in enumerate(self.outer)}
+            self._nests = Nests(f, self.target, pointers, self.product.loop.body, outer)
+        e = self._nests.e
+        with e.scopes.inner(), e.bindings():
+            for index, at in zip(self.product.loop.indices, coordinates, strict=False):
+                if index is not along:
+                    e.bind(index, f.index(at))
+            yield self._nests
 
     def fetch(self, f: LlvmFunction, coordinates: Sequence[Number], lane: int, far: int) -> None:
         indices = self.product.loop.indices
@@ -340,11 +347,9 @@ class FusedEpilogue:
             self.lines[lane, far] = self._lines(indices[lane], far)
         if not self.lines[lane, far]:
             return
-        e = self._nests(f).e
-        for index, at in zip(indices, coordinates, strict=False):
-            e.bind(index, f.index(at))
-        for (buffer, form), written in self.lines[lane, far].items():
-            f.prefetch(e.pointer(buffer, e.scalar_sum(form)), write=written)
+        with self._at(f, coordinates, None) as nests:
+            for (buffer, form), written in self.lines[lane, far].items():
+                f.prefetch(nests.e.pointer(buffer, nests.e.scalar_sum(form)), write=written)
 
     def _lines(self, lane: Index, far: int) -> dict[tuple[Buffer, Affine], bool]:
         """Where vectors of large operands lie, and whether they are read and written."""

@@ -48,6 +48,13 @@ class Addresses:
         self.levels[name] = len(self.levels)
         self.scopes.set(name, value)
 
+    @contextmanager
+    def bindings(self) -> Iterator[None]:
+        """What is bound inside is not bound behind it."""
+        before = dict(self.levels)
+        yield
+        self.levels = before
+
     def bound(self, names: Iterable[Expr]) -> bool:
         """Whether all these indices and refs have values here."""
         return all(name is self.context.index or self.scopes.get(name) is not None for name in names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import (
@@ -80,6 +80,10 @@ class NestAccess:
     trips: int
     inside: tuple[Index, ...]
 
+    def times(self, trips: int) -> NestAccess:
+        """The same in a loop of so many trips."""
+        return NestAccess(self.buffer, self.offset, trips * self.trips, self.inside)
+
 
 def accesses(body: Sequence[Statement], trips: int = 1) -> Iterator[NestAccess]:
     """Every access of flat statements, with the reduction indices that it stands in."""
@@ -88,8 +92,8 @@ def accesses(body: Sequence[Statement], trips: int = 1) -> Iterator[NestAccess]:
             inner = trips * math.prod(index.extent for index in statement.indices)
             yield from accesses(statement.body, inner)
             continue
-        for access in _accesses(statement):
-            yield access if trips == 1 else replace(access, trips=trips * access.trips)
+        found = _accesses(statement)
+        yield from found if trips == 1 else (each.times(trips) for each in found)
 
 
 @remembered
