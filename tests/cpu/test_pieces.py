@@ -41,32 +41,38 @@ class InPieces(Native):
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer", "quantized"])
 def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "SIZE", 1000)
+    monkeypatch.setattr(pieces, "LEAST", 1000)
     plan = plan_of(name)
     feeds = numbers(plan.program)
     assert bits(InPieces(plan.program, HOST, plan), feeds) == bits(Native(plan.program, HOST, plan), feeds)
 
 
-def modules(text: str, monkeypatch: pytest.MonkeyPatch, size: float) -> list[str]:
+def modules(text: str, monkeypatch: pytest.MonkeyPatch, least: float) -> list[str]:
     """The texts of the pieces of a module."""
     texts: list[str] = []
-    with monkeypatch.context() as patched, pieces.ObjectPieces(HOST, 1, size) as made:
+    with monkeypatch.context() as patched, pieces.ObjectPieces(HOST, 1, least) as made:
         patched.setattr(toolchain, "parsed", lambda text, target: texts.append(text))
         made.add(text)
         made._close()
     return texts
 
 
-def test_every_function_is_in_one_piece_of_the_size_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_function_is_in_one_piece_and_pieces_grow_with_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     text = generate(plan_of("transformer"), HOST, runner=Shared(grain=0)).text
     names = re.findall(r"^define [^@]*@([\w.$]+)", text, re.MULTILINE)
     longest = max(map(len, pieces.functions_in(text)))
-    parts = modules(text, monkeypatch, 20_000)
+    parts = modules(text, monkeypatch, 2000)
     assert re.findall(r"^define [^@]*@([\w.$]+)", "".join(parts), re.MULTILINE) == names
-    assert len(parts) > 2
-    assert all(len(part) >= 20_000 for part in parts[:-1])
-    assert all(sum(map(len, pieces.functions_in(part))) < 25_000 + longest for part in parts)
     assert "internal" not in "".join(parts)
+    written = 0
+    for part in parts[:-1]:
+        size = len(part.partition("declare ")[0])
+        written += size
+        wanted = max(2000, min(pieces.MOST, written // pieces.PART))
+        assert wanted <= size < wanted + 2 * longest
+    assert len(parts) > pieces.PART
+    monkeypatch.setattr(pieces, "MOST", 3000)
+    assert len(modules(text, monkeypatch, 2000)) > len(parts)
 
 
 @pytest.mark.parametrize("name", ["mlp", "transformer"])
@@ -87,7 +93,7 @@ def objects(text: str, threads: int, size: float) -> tuple[bytes, ...]:
 def test_both_passes_in_one_make_what_they_make_one_after_the_other(
     linkable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emit, "SIZE", 5000)
+    monkeypatch.setattr(emit, "LEAST", 5000)
     options, plan = Options(linkable=linkable), plan_of("transformer")
     cpu = Cpu(cache=None)
     apart = cpu._emit(options).run(cpu._generate(options).run(plan))
@@ -139,7 +145,7 @@ def _written_until_an_error() -> None:
 
 
 def test_what_llvm_rejects_names_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "SIZE", 10)
+    monkeypatch.setattr(pieces, "LEAST", 10)
     good = "define void @good() #0 {\n  ret void\n}\n"
     with pytest.raises(CodegenError, match="function bad"):
         pieces.compile_pieces(good + good.replace("good", "bad").replace("ret", "rot"), HOST, 2)
@@ -149,7 +155,7 @@ def test_without_threads_pieces_follow_one_another(monkeypatch: pytest.MonkeyPat
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(pieces, "SIZE", 1000)
+    monkeypatch.setattr(pieces, "LEAST", 1000)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert len(pieces.compile_pieces(generate(plan_of("mlp"), HOST).text, HOST, 3)) > 2
 

@@ -12,7 +12,7 @@ from glowtrain.backends.cpu.tasks import Whole
 from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.cpu.threads.share import Shared
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.pieces import SIZE, ObjectPieces
+from glowtrain.backends.llvm.pieces import LEAST, ObjectPieces
 from glowtrain.backends.llvm.target import Target
 from glowtrain.deferred import dataclass
 from glowtrain.presentation.words import plural
@@ -51,7 +51,7 @@ class EmitObjects:
 
     def pieces(self, target: Target) -> ObjectPieces:
         """What makes the objects."""
-        return ObjectPieces(target, self.threads, math.inf if self.whole else SIZE)
+        return ObjectPieces(target, self.threads, math.inf if self.whole else LEAST)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,10 @@ from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.errors import CodegenError
 
-SIZE = 100_000
-"""Characters of a piece at least, but for the last one: LLVM takes some 40 ms for them, a millisecond for the piece."""
+LEAST, MOST, PART = 40_000, 100_000, 8
+"""Characters of a piece, but for the last one: the eighth part of what has been written, within these limits. LLVM
+takes some 40 ms for 100,000, a millisecond for any piece; a small module has pieces, too, and in the end no thread
+waits long for another one."""
 _HEAD = re.compile(r"define (?:internal |hidden )?(?P<result>\S+) @(?P<name>[\w.$]+)\((?P<parameters>.*)\) #[01]")
 
 
@@ -32,7 +34,7 @@ def compile_pieces(text: str, target: Target, threads: int) -> tuple[bytes, ...]
 
     Raises :class:`CodegenError` as :func:`~glowtrain.backends.llvm.toolchain.compile_text` does.
     """
-    with ObjectPieces(target, threads, SIZE) as pieces:
+    with ObjectPieces(target, threads, LEAST) as pieces:
         pieces.add(text)
         return pieces.finish()
 
@@ -40,19 +42,19 @@ def compile_pieces(text: str, target: Target, threads: int) -> tuple[bytes, ...]
 class ObjectPieces:
     """The objects of a module whose functions are added while they are written, each after those that it calls.
 
-    A piece has ``size`` characters or just more, but for the last one. Of ``threads``, all but one begin as soon as
-    there is text for a piece; the one that adds joins them in the end. Which functions a piece has depends on their
-    texts alone: the objects are the same for any number of threads. What is internal to a module of several pieces is
-    visible to all of them, but not outside of what they are linked into.
+    Of ``threads``, all but one begin as soon as there is text for a piece, of ``least`` characters or more; the one
+    that adds joins them in the end. Which functions a piece has depends on their texts alone: the objects are the same
+    for any number of threads. What is internal to a module of several pieces is visible to all of them, but not outside
+    of what they are linked into.
     """
 
-    def __init__(self, target: Target, threads: int, size: float) -> None:
-        self.target, self.size = target, size
+    def __init__(self, target: Target, threads: int, least: float) -> None:
+        self.target, self.least = target, least
         self._helpers = threads - 1
         self._threads: list[Thread] = []
         self._heads: dict[str, str] = {}
         self._functions: list[str] = []
-        self._size = 0
+        self._size = self._written = 0
         self._pieces: list[_Piece] = []
         self._waiting: SimpleQueue[_Piece | None] = SimpleQueue()
 
@@ -68,10 +70,11 @@ class ObjectPieces:
     def add(self, text: str) -> None:
         """Further functions of the module."""
         for function in functions_in(text):
-            if self._size >= self.size:
+            if self._size >= max(self.least, min(MOST, self._written // PART)):
                 self._close()
             self._functions.append(function)
             self._size += len(function)
+            self._written += len(function)
 
     def finish(self) -> tuple[bytes, ...]:
         """All objects. Raises :class:`CodegenError` as :func:`compile_pieces` does."""
@@ -95,7 +98,7 @@ class ObjectPieces:
             self._begin_thread()
 
     def _begin_thread(self) -> None:
-        thread = Thread(target=self._work, name="glowtrain objects")
+        thread = Thread(target=self._work, args=(toolchain.machine(self.target),), name="glowtrain objects")
         try:
             thread.start()
         except RuntimeError:  # no more threads: the interpreter is about to end, or the system has none
@@ -103,8 +106,7 @@ class ObjectPieces:
             return
         self._threads.append(thread)
 
-    def _work(self) -> None:
-        machine = toolchain.machine(self.target)
+    def _work(self, machine: llvm.TargetMachine) -> None:
         while (piece := self._waiting.get()) is not None:
             piece.make(machine)
 
