@@ -529,7 +529,9 @@ class Bias:
     def length(self, lane: int, width: int) -> int:
         return self.instructions
 
-    def fetch(self, f: LlvmFunction, coordinates: Sequence[Number], lane: int, far: int) -> None:
+    def fetch(
+        self, f: LlvmFunction, coordinates: Sequence[Number], further: Sequence[int], lane: int, far: int
+    ) -> None:
         """Nothing: what it reads is small."""
 
     def emit(

@@ -341,7 +341,9 @@ class FusedEpilogue:
                     e.bind(index, f.index(at))
             yield self._nests
 
-    def fetch(self, f: LlvmFunction, coordinates: Sequence[Number], lane: int, far: int) -> None:
+    def fetch(
+        self, f: LlvmFunction, coordinates: Sequence[Number], further: Sequence[int], lane: int, far: int
+    ) -> None:
         indices = self.product.loop.indices
         if (lane, far) not in self.lines:
             self.lines[lane, far] = self._lines(indices[lane], far)
@@ -349,7 +351,9 @@ class FusedEpilogue:
             return
         with self._at(f, coordinates, None) as nests:
             for (buffer, form), written in self.lines[lane, far].items():
-                f.prefetch(nests.e.pointer(buffer, nests.e.scalar_sum(form)), write=written)
+                first = nests.e.pointer(buffer, nests.e.scalar_sum(form))
+                by = sum(form.coefficient(index) * more for index, more in zip(indices, further, strict=False))
+                f.prefetch(f.address(first, by, buffer.dtype.size), write=written)
 
     def _lines(self, lane: Index, far: int) -> dict[tuple[Buffer, Affine], bool]:
         """Where vectors of large operands lie, and whether they are read and written."""

@@ -159,8 +159,11 @@ class Epilogue(Protocol):
         ``lane`` the loop that runs along the lanes (-1 if none), ``mask`` the lanes that exist (None: all).
         """
 
-    def fetch(self, f: LlvmFunction, coordinates: Sequence[Number], lane: int, far: int) -> None:
-        """Ask for the cache lines that :meth:`emit` reads and writes there, of buffers of ``far`` bytes or more."""
+    def fetch(
+        self, f: LlvmFunction, coordinates: Sequence[Number], further: Sequence[int], lane: int, far: int
+    ) -> None:
+        """Ask for the cache lines that :meth:`emit` reads and writes so much ``further`` on than at these coordinates,
+        of buffers of ``far`` bytes or more."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class TileKernel:
                 place = c.shift(pointer("%c"), point.c + vector * self.variant.c.step)
                 self.f.prefetch(place, write=False)
             if self.epilogue is not None:
-                self.epilogue.fetch(self.f, self._coordinates(point.index, vector), self._lane, far)
+                self.epilogue.fetch(self.f, *self._from_first(point.index, vector), self._lane, far)
 
     def _strided_results(self) -> LlvmValue | None:
         """A buffer on the stack for results whose lanes are apart in C."""
@@ -245,3 +245,17 @@ class TileKernel:
                 coordinates[part] = self.f.op("urem", self.f.index(index), extent) if outer else index
                 index = self.f.op("udiv", self.f.index(index), extent) if outer else index
         return coordinates
+
+    def _from_first(self, row: Mapping[int, int], vector: int) -> tuple[list[Number], list[int]]:
+        """The coordinates of the tile's first vector, and how much further those of a vector of a point are: so that
+        the addresses of all vectors are one, and numbers. Loops that are several of the original contraction are at the
+        vector already."""
+        problem, vec = self.plan.problem, self.plan.vec
+        first, at, further = dict(row), vector, [0] * len(problem.source.extents)
+        for loop in problem.outputs:
+            parts = problem.loops[loop].parts
+            if len(parts) == 1 and loop == vec:
+                further[parts[0]], at = vector * self.lanes.width, 0
+            elif len(parts) == 1:
+                further[parts[0]], first[loop] = row.get(loop, 0), 0
+        return self._coordinates(first, at), further

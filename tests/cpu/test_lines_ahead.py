@@ -1,0 +1,77 @@
+"""Tiles ask for the lines of what their epilogues read and write: at the addresses at which these do it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from operator import add, floordiv, mod, mul
+
+import pytest
+
+import glowtrain as gt
+from glowtrain.backends.cpu.step import generate
+from glowtrain.backends.llvm.target import Target
+from glowtrain.compiler.walk import planned
+from glowtrain.graph import Value
+
+SMALL_CACHES = replace(Target.named("avx512"), l1=1 << 12, l2=1 << 13)
+"""Everything is far away."""
+ROW = 4 * 80
+"""Bytes of a row of results."""
+OPERATIONS = {"add": add, "mul": mul, "udiv": floordiv, "urem": mod}
+SIZES = {"i8": 1, "i32": 4, "float": 4, "i64": 8}
+
+
+@gt.model(x=gt.f32[8, 24, 32], w=gt.f32[32, 80], other=gt.f32[8, 24, 80])
+def batches(x: Value, w: Value, other: Value) -> Value:
+    """Rows of all batches are one loop: which of them a vector is in is known when the code runs."""
+    return gt.nn.relu(x @ w + other)
+
+
+@gt.model(x=gt.f32[96, 32], w=gt.f32[32, 80], other=gt.f32[96, 80])
+def rows(x: Value, w: Value, other: Value) -> Value:
+    return gt.nn.relu(x @ w + other)
+
+
+@pytest.mark.parametrize("model", [rows, batches])
+def test_lines_that_are_asked_for_are_read_or_written_later_and_begin_each_row(model: gt.Model) -> None:
+    tiles = list(tiles_of(model))
+    assert tiles
+    for tile in tiles:
+        asked, touched = addresses(tile)
+        assert len(asked) > 1
+        assert asked <= touched
+        assert all(any(0 <= one - begin < ROW for begin in asked) for one in touched)
+
+
+def tiles_of(model: gt.Model) -> Iterator[str]:
+    text = generate(planned(model.bind({})), SMALL_CACHES).text
+    for function in re.split(r"^(?=define )", text, flags=re.MULTILINE):
+        if ".tile" in function.partition("(")[0] and "prefetch" in function and "%e0" in function:
+            yield function
+
+
+def addresses(tile: str) -> tuple[set[int], set[int]]:
+    """Where a tile's epilogue asks for lines, and where it loads and stores, at some indices: addresses that follow
+    from its indices and from pointers to what is beside the product."""
+    known = {f"%e{at}": at << 40 for at in range(4)} | {f"%x{at}": 3 + at for at in range(6)}
+    asked, touched = set[int](), set[int]()
+    for line in tile.splitlines():
+        if found := re.match(r"  (%\w+) = (\w+) i64 (\S+), (\S+)$", line):
+            operands = [known.get(each, _number(each)) for each in found.groups()[2:]]
+            if None not in operands:
+                known[found[1]] = OPERATIONS[found[2]](*operands)
+        elif found := re.match(r"  (%\w+) = getelementptr (?:inbounds )?(\w+), ptr (%\w+), i64 (\S+)$", line):
+            base, by = known.get(found[3]), known.get(found[4], _number(found[4]))
+            if base is not None and by is not None:
+                known[found[1]] = base + SIZES[found[2]] * by
+        elif found := re.search(r"prefetch\.p0\(ptr (%\w+)", line):
+            asked |= {known[found[1]]} if found[1] in known else set()
+        elif found := re.search(r"(?:load <16 x float>|store <16 x float> %\w+), ptr (%\w+)", line):
+            touched |= {known[found[1]]} if found[1] in known else set()
+    return asked, touched
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"-?\d+", text) else None
