@@ -163,13 +163,15 @@ def statements(body: Sequence[Statement]) -> Iterator[Statement]:
             yield from statements(statement.body)
 
 
-def evaluations(body: Sequence[Statement]) -> Iterator[Let | Store | Accumulate]:
+def evaluations(body: Sequence[Statement]) -> list[Let | Store | Accumulate]:
     """The statements that evaluate expressions, nested ones too, in order."""
+    found: list[Let | Store | Accumulate] = []
     for statement in body:
         if isinstance(statement, For):
-            yield from evaluations(statement.body)
+            found += evaluations(statement.body)
         else:
-            yield statement
+            found.append(statement)
+    return found
 
 
 def expressions(statement: Statement) -> tuple[Expr, ...]:

@@ -8,7 +8,7 @@ instruction ::= Kernel(statements)                    loop nests (see glowtrain.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import chain
 from typing import Self
@@ -19,6 +19,7 @@ from glowtrain.loops import (
     Buffer,
     Const,
     Expr,
+    FlatStatement,
     Index,
     Let,
     Load,
@@ -49,11 +50,11 @@ class Survey:
     size: int
 
     @staticmethod
-    def of(body: Sequence[Statement]) -> Survey:
+    def of(flat: Iterable[FlatStatement]) -> Survey:
         loads: list[Load] = []
         reductions: list[Reduce] = []
         size = 0
-        for statement in evaluations(body):
+        for statement in flat:
             loads += statement.loads
             reductions += statement.reductions
             size += len(statement.nodes)
@@ -143,7 +144,7 @@ class Instruction:
     @cached_property
     def survey(self) -> Survey:
         """What its own statements evaluate."""
-        return Survey.of(self.nests)
+        return Survey.of(evaluations(self.nests))
 
     def rewritten(self, change: Change) -> Self:
         """The same with every expression rewritten, those of the children too; sharing within a kernel is kept."""
@@ -208,26 +209,26 @@ class Kernel(Instruction):
         return self.body
 
     @cached_property
-    def _flat(self) -> tuple[Let | Store | Accumulate, ...]:
+    def flat(self) -> tuple[Let | Store | Accumulate, ...]:
         """The statements that evaluate expressions, nested ones too."""
         return tuple(evaluations(self.body))
 
     @cached_property
     def survey(self) -> Survey:
-        return Survey.of(self._flat)
+        return Survey.of(self.flat)
 
     @cached_property
     def reads(self) -> list[Buffer]:
         loaded = [load.buffer for load in self.survey.loads]
-        return list(dict.fromkeys(loaded + [s.buffer for s in self._flat if isinstance(s, Accumulate)]))
+        return list(dict.fromkeys(loaded + [s.buffer for s in self.flat if isinstance(s, Accumulate)]))
 
     @cached_property
     def writes(self) -> list[Buffer]:
-        return list(dict.fromkeys([s.buffer for s in self._flat if not isinstance(s, Let)]))
+        return list(dict.fromkeys([s.buffer for s in self.flat if not isinstance(s, Let)]))
 
     @cached_property
     def opaque(self) -> frozenset[Buffer]:
-        return frozenset([s.buffer for s in self._flat if isinstance(s, Accumulate)])
+        return frozenset([s.buffer for s in self.flat if isinstance(s, Accumulate)])
 
     def stores(self, around: tuple[Index, ...] = ()) -> Iterator[Written]:
         return stores_of(self.body, around)

@@ -15,7 +15,7 @@ def leading_to(wanted: Collection[Buffer], body: tuple[Statement, ...]) -> tuple
         part = _part(statement, wanted, used)
         if part is not None:
             kept.append(part)
-            for each in evaluations([part]):
+            for each in evaluations(part.body) if isinstance(part, For) else (part,):
                 used.update(each.nodes)
     needed = tuple(reversed(kept))
     return body if needed == body else needed

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from glowtrain.deferred import dataclass
-from glowtrain.loops import Buffer, loads
+from glowtrain.loops import Buffer
 from glowtrain.program.analysis.kernel_facts import conflict
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, OTHER_POINTS, Box, Limits, fuse_pair
 from glowtrain.program.passes.loop_fusion.fuse_rows import RowLoop, fuse_rows
@@ -222,11 +222,12 @@ class _Fusion:
 
     def _without_private(self, kernel: Kernel) -> Kernel:
         """Drop stores to activations that nobody reads."""
-        private = [buffer for buffer in kernel.writes if self._private(buffer, kernel)]
-        return without_stores(kernel, private) if private else kernel
+        private = [buffer for buffer in kernel.writes if self._private(buffer)]
+        if not private:
+            return kernel
+        read = {load.buffer for statement in kernel.flat for load in statement.loads}
+        return without_stores(kernel, [buffer for buffer in private if buffer not in read])
 
-    def _private(self, buffer: Buffer, kernel: Kernel) -> bool:
-        """Whether nothing but ``kernel`` itself could want this buffer's contents."""
-        if buffer.kind != "activation" or buffer in self.live_out or self.readers.get(buffer):
-            return False
-        return all(load.buffer is not buffer for load in loads(kernel.body))
+    def _private(self, buffer: Buffer) -> bool:
+        """Whether nothing but the kernel that writes it could want a buffer's contents."""
+        return buffer.kind == "activation" and buffer not in self.live_out and not self.readers.get(buffer)
