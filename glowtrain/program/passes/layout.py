@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 
 from glowtrain.deferred import dataclass
-from glowtrain.loops import Buffer, Expr, Load, Store, affine, loads, statements, walk
+from glowtrain.loops import Buffer, Expr, Load, Store, affine, walk
 from glowtrain.loops.affine import combine
 from glowtrain.program.program import Kernel, Program
 
@@ -66,10 +66,10 @@ def _free(buffer: Buffer) -> bool:
 def _same_place(kernel: Kernel) -> Iterable[tuple[Buffer, Buffer]]:
     """Pairs of equally ranked buffers that agree on batch and channel position (elementwise, pooling, padding), or of
     which one is a slice of the other."""
-    for statement in statements(kernel.body):
+    for statement in kernel.flat:
         if not isinstance(statement, Store) or statement.buffer.type.rank < 3 or not _free(statement.buffer):
             continue
-        for load in loads([statement]):
+        for load in statement.loads:
             if _free(load.buffer) and _aligned(statement, load):
                 yield statement.buffer, load.buffer
 

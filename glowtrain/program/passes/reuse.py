@@ -82,7 +82,8 @@ def reuse(
         moved = instruction.with_buffers({b: place[b] for b in instruction.operands if b in place})
         if sums is None or position in sums:
             moved = _without_homes(moved, {b for b in moved.writes if lives.get(b) == (position, position)})
-        ending = {b for b in moved.operands if last.get(b) == position}
+        begun = any(first.get(b) == position for b in moved.writes)
+        ending = {b for b in moved.operands if last.get(b) == position} if begun else set[Buffer]()
         for given, taken in pairs(moved, ending, sums is None or position in sums):
             if first.get(given) != position:
                 continue

@@ -60,8 +60,9 @@ class Reordering:
             changes[first] += buffer.type.nbytes
             changes[last + 1] -= buffer.type.nbytes
         alive: Array = np.cumsum(changes)[:-1]
-        for position, instruction in enumerate(order):
-            for result, operand in self._pairs(instruction):
+        begins, ends = ({life[end] for life in lives.values()} for end in (0, 1))
+        for position in begins & ends:
+            for result, operand in self._pairs(order[position]):
                 if lives[result][0] == position and lives[operand][1] == position:
                     alive[position] -= operand.type.nbytes
         for buffer, (first, last) in lives.items():

@@ -93,10 +93,11 @@ class Timeline:
             for buffer in instruction.writes:
                 self.writers.setdefault(buffer, []).append(position)
         self._repeatable = {position for position in range(len(instructions)) if self._runs_twice(position)}
-        self._remade = dict.fromkeys(buffer for buffer in self.accesses if self._is_remade(buffer))
+        self._remade = {buffer: buffer.type.nbytes for buffer in self.accesses if self._is_remade(buffer)}
         self._scalars: dict[int, dict[Buffer, tuple[Ref, Load]]] = {}
         self._absorbed: dict[tuple[Recomputation, int], bool] = {}
         self._keeping: dict[Recomputation, bool] = {}
+        self._siblings: dict[Buffer, dict[int, list[Buffer]]] = {}
         self._recomputations: dict[tuple[Buffer, frozenset[Buffer]], Recomputation] = {}
 
     def copy(self) -> Timeline:
@@ -138,8 +139,8 @@ class Timeline:
 
     def gaps(self, position: int, least: int) -> Iterator[Gap]:
         """Where those holes would be, whether or not they can be."""
-        for buffer in self._remade:
-            if buffer.type.nbytes < least:
+        for buffer, nbytes in self._remade.items():
+            if nbytes < least:
                 continue
             places = self.accesses[buffer]
             after = bisect_left(places, position)
@@ -201,14 +202,22 @@ class Timeline:
 
     def recomputation(self, buffer: Buffer, lasts: Callable[[Buffer], bool]) -> Recomputation:
         """How a buffer is made again where those results of its kernels are at hand that ``lasts`` says."""
-        known = {at: {b for b in self._scalars_at(at) if b is not buffer and lasts(b)} for at in self.writers[buffer]}
-        key = buffer, frozenset[Buffer]().union(*known.values())
+        siblings = self._siblings_of(buffer)
+        loaded = frozenset([other for others in siblings.values() for other in others if lasts(other)])
+        key = buffer, loaded
         if key not in self._recomputations:
-            kernels = tuple(self._making(buffer, at, loaded) for at, loaded in known.items())
+            kernels = tuple(self._making(buffer, at, loaded.intersection(others)) for at, others in siblings.items())
             self._recomputations[key] = Recomputation(buffer, kernels)
         return self._recomputations[key]
 
-    def _making(self, buffer: Buffer, at: int, loaded: set[Buffer]) -> Kernel:
+    def _siblings_of(self, buffer: Buffer) -> dict[int, list[Buffer]]:
+        """For the position of each of its kernels, other results of that from which scalars can be loaded."""
+        if buffer not in self._siblings:
+            makers = self.writers[buffer]
+            self._siblings[buffer] = {at: [b for b in self._scalars_at(at) if b is not buffer] for at in makers}
+        return self._siblings[buffer]
+
+    def _making(self, buffer: Buffer, at: int, loaded: frozenset[Buffer]) -> Kernel:
         kernel = self.instructions[at].kernel
         assert kernel is not None
         return making(kernel, buffer, {b: found for b, found in self._scalars_at(at).items() if b in loaded})
