@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, Operand, OperandAccess, generate, rates
+from glowtrain.backends.cpu.contraction.describe import Coordinates
 from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.cpu.threads.share import chunk_of
 from glowtrain.backends.llvm.target import Target
@@ -529,9 +530,7 @@ class Bias:
     def length(self, lane: int, width: int) -> int:
         return self.instructions
 
-    def fetch(
-        self, f: LlvmFunction, coordinates: Sequence[Number], further: Sequence[int], lane: int, far: int
-    ) -> None:
+    def fetch(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> None:
         """Nothing: what it reads is small."""
 
     def emit(

@@ -7,7 +7,7 @@ finished sums (bias, activation, optimizer update, further results) becomes the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from glowtrain.backends.cpu.contraction import Axis, Contraction, EpilogueClip, Operand, OperandAccess, dot, generate
 from glowtrain.backends.cpu.contraction import ContractionKernel as Generated
+from glowtrain.backends.cpu.contraction.describe import Coordinates
 from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.cpu.order.analysis import reductions
@@ -341,19 +342,18 @@ class FusedEpilogue:
                     e.bind(index, f.index(at))
             yield self._nests
 
-    def fetch(
-        self, f: LlvmFunction, coordinates: Sequence[Number], further: Sequence[int], lane: int, far: int
-    ) -> None:
+    def fetch(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> None:
         indices = self.product.loop.indices
         if (lane, far) not in self.lines:
             self.lines[lane, far] = self._lines(indices[lane], far)
         if not self.lines[lane, far]:
             return
-        with self._at(f, coordinates, None) as nests:
+        first, further = where()
+        with self._at(f, first, None) as nests:
             for (buffer, form), written in self.lines[lane, far].items():
-                first = nests.e.pointer(buffer, nests.e.scalar_sum(form))
+                begin = nests.e.pointer(buffer, nests.e.scalar_sum(form))
                 by = sum(form.coefficient(index) * more for index, more in zip(indices, further, strict=False))
-                f.prefetch(f.address(first, by, buffer.dtype.size), write=written)
+                f.prefetch(f.address(begin, by, buffer.dtype.size), write=written)
 
     def _lines(self, lane: Index, far: int) -> dict[tuple[Buffer, Affine], bool]:
         """Where vectors of large operands lie, and whether they are read and written."""

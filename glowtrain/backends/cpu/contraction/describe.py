@@ -7,10 +7,10 @@ all of this form; what a loop *is* (row, column, batch, reduction) follows from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from glowtrain.backends.cpu.contraction.dot import Dot
 from glowtrain.backends.cpu.order.contraction import SumOrder, sum_order
@@ -140,6 +140,14 @@ class Contraction:
         return {"c": self.result or self.dtype, "a": a, "b": b}
 
 
+class Coordinates(NamedTuple):
+    """The index of each loop of a contraction, as :meth:`Epilogue.emit` is given them, and numbers to be added: what is
+    near by has the same indices, and other numbers."""
+
+    indices: Sequence[Number]
+    further: Sequence[int]
+
+
 class Epilogue(Protocol):
     """What is done to the finished sums before they are stored to C (bias, activation, residual, ...)."""
 
@@ -159,11 +167,8 @@ class Epilogue(Protocol):
         ``lane`` the loop that runs along the lanes (-1 if none), ``mask`` the lanes that exist (None: all).
         """
 
-    def fetch(
-        self, f: LlvmFunction, coordinates: Sequence[Number], further: Sequence[int], lane: int, far: int
-    ) -> None:
-        """Ask for the cache lines that :meth:`emit` reads and writes so much ``further`` on than at these coordinates,
-        of buffers of ``far`` bytes or more."""
+    def fetch(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> None:
+        """Ask for the cache lines that :meth:`emit` reads and writes there, of buffers of ``far`` bytes or more."""
 
 
 @dataclass(frozen=True)

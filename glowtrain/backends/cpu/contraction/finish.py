@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import product
 from math import prod
 
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import affine
-from glowtrain.backends.cpu.contraction.describe import Epilogue
+from glowtrain.backends.cpu.contraction.describe import Coordinates, Epilogue
 from glowtrain.backends.cpu.contraction.rates import LINE
 from glowtrain.backends.cpu.contraction.tile import Point, RegisterTile, Variant, needed_coordinates
 from glowtrain.backends.llvm.formats import MEMORY
@@ -62,7 +63,7 @@ class TileKernel:
                 place = c.shift(pointer("%c"), point.c + vector * self.variant.c.step)
                 self.f.prefetch(place, write=False)
             if self.epilogue is not None:
-                self.epilogue.fetch(self.f, *self._from_first(point.index, vector), self._lane, far)
+                self.epilogue.fetch(self.f, partial(self._from_first, point.index, vector), self._lane, far)
 
     def _strided_results(self) -> LlvmValue | None:
         """A buffer on the stack for results whose lanes are apart in C."""
@@ -246,7 +247,7 @@ class TileKernel:
                 index = self.f.op("udiv", self.f.index(index), extent) if outer else index
         return coordinates
 
-    def _from_first(self, row: Mapping[int, int], vector: int) -> tuple[list[Number], list[int]]:
+    def _from_first(self, row: Mapping[int, int], vector: int) -> Coordinates:
         """The coordinates of the tile's first vector, and how much further those of a vector of a point are: so that
         the addresses of all vectors are one, and numbers. Loops that are several of the original contraction are at the
         vector already."""
@@ -258,4 +259,4 @@ class TileKernel:
                 further[parts[0]], at = vector * self.lanes.width, 0
             elif len(parts) == 1:
                 further[parts[0]], first[loop] = row.get(loop, 0), 0
-        return self._coordinates(first, at), further
+        return Coordinates(self._coordinates(first, at), further)
