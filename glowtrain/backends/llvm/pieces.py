@@ -22,7 +22,7 @@ from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.errors import CodegenError
 
-LEAST, MOST, PART = 40_000, 100_000, 8
+LEAST, MOST, PART = 60_000, 100_000, 8
 """Characters of a piece, but for the last one: the eighth part of what has been written, within these limits. LLVM
 takes some 40 ms for 100,000, a millisecond for any piece; a small module has pieces, too, and in the end no thread
 waits long for another one."""
