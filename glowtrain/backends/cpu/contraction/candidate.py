@@ -93,6 +93,16 @@ class Candidate:
         """Those of them that are kept at once: all, or as many as registers allow."""
         return self._independent if self.axis.copies is None else self.axis.copies
 
+    @property
+    def unpacks(self) -> bool:
+        """Whether floats are made of bytes that were packed when code was generated, for many rows at once."""
+        return self.pack_b and self.ahead
+
+    @property
+    def rows_kept(self) -> int:
+        """Bytes of A that a block of rows may have, to stay in the second level."""
+        return int(self.machine.l2 * (rates.ROWS_BESIDE_FLOATS if self.unpacks else rates.ROWS_IN_L2))
+
     @cached_property
     def _independent(self) -> int:
         """Sums of integers for each output, so that independent ones hide the latency of an addition."""

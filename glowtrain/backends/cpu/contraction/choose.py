@@ -77,11 +77,16 @@ class ContractionPlan:
 
     @property
     def asks(self) -> bool:
-        """Whether kernels ask for lines of B before they come to them: of floats that were packed ahead, which lie one
-        behind the other but are more than the first level holds."""
-        moves = (loop.extent for loop in self.problem.loops if loop.b)
-        large = prod(moves) * self.problem.bytes_of("b") > self.machine.l1 // 2
-        return self.ahead and large and not self.problem.widens("b")
+        """Whether kernels ask for lines of B before they come to them: of floats that were packed ahead, or made of
+        bytes that were, which lie one behind the other but are more than the first level holds."""
+        moves = [loop.extent for i, loop in enumerate(self.problem.loops) if loop.b and i != self.vec]
+        if not self.problem.widens("b"):
+            columns = self.problem.loops[self.vec].extent
+        elif self.packing:
+            columns = self.vectors * self.machine.width
+        else:
+            return False
+        return self.ahead and prod(moves) * columns * self.problem.size > self.machine.l1 // 2
 
     def describe(self) -> str:
         """One line: roles, register tile and layers."""

@@ -144,6 +144,7 @@ def _copied(x: Candidate, operand: str) -> float:
     """Cycles to copy an operand; a transposition costs more than a plain copy, single elements most."""
     loops = x.problem.loops
     elements = prod(loop.extent for i, loop in enumerate(loops) if x.stride(operand, i))
+    elements *= _blocks_of_rows(x) if operand == "b" else 1
     inner = x.vec if operand == "b" else inner_reduction(x, operand)
     near = any(x.stride(operand, i) == 1 for i in range(len(loops)) if i != inner)
     each = rates.COPY if x.stride(operand, inner) == 1 else rates.TRANSPOSITION if near else rates.SCATTER
@@ -162,11 +163,19 @@ def _away(x: Candidate) -> float:
     reductions, machine = x.problem.reductions, x.machine
     columns = [i for i in x.problem.outputs if x.stride("b", i) and not x.stride("a", i)]
     rows = [i for i in x.problem.outputs if x.stride("a", i) and not x.stride("b", i)]
+    if x.unpacks:  # panel by panel, and asked for
+        return 0.0
     if x.footprint("a", [*rows, *reductions]) > machine.l2 // 2:
         whole = x.footprint("b", [*columns, *reductions])
         return rates.COPY_LEFT_L2 if whole > rates.ONE_IN_L2 * machine.l2 else 0.0
     panel = x.steps * x.vectors * machine.width * x.problem.size
     return rates.COPY_LEFT_L1 if panel > rates.PANEL_IN_L1 * machine.l1 else 0.0
+
+
+def _blocks_of_rows(x: Candidate) -> int:
+    """How often B is made floats of bytes: for as many rows at a time as the second level holds."""
+    rows = [i for i in x.problem.outputs if x.stride("a", i) and not x.stride("b", i)]
+    return ceil(x.footprint("a", [*rows, *x.problem.reductions]) / x.rows_kept) if x.unpacks else 1
 
 
 def inner_reduction(x: Candidate, operand: str) -> int:

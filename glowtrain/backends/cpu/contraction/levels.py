@@ -38,7 +38,8 @@ def levels_of(x: Candidate) -> Iterator[Level]:
     inside = [*(level.loop for level in band), *inside]
     outside = [Level("each", i) for i in rows if i not in inside] + band + block
     packs = x.pack_b and not x.problem.dot
-    if packs and outside:
+    whole = packs and bool(outside) and not _by_panels(x, outside)
+    if whole:
         yield from _column_blocks(x)
         yield Level("pack_b", x.vec)
     yield from outside
@@ -47,10 +48,16 @@ def levels_of(x: Candidate) -> Iterator[Level]:
     yield from (Level("each", i) for i in free if loops[i].b and not loops[i].a)
     if not x.dots:
         yield Level("vectors", x.vec, x.vectors)
-    if packs and not outside:
+    if packs and not whole:
         yield Level("pack_b", x.vec)
     yield from (Level("each", i) for i in rows if i in inside)
     yield from (Level("tile", loop, size) for loop, size in x.tile)
+
+
+def _by_panels(x: Candidate, outside: Sequence[Level]) -> bool:
+    """Whether B is made floats of bytes panel by panel, once more in each of a few blocks of rows: all of it would be
+    four times as much, and leave the cache before it is read."""
+    return x.unpacks and all(level.kind == "block" for level in outside)
 
 
 def _inside(x: Candidate, rows: Sequence[int]) -> list[int]:
@@ -106,7 +113,7 @@ def _row_block(x: Candidate) -> Iterator[Level]:
     if not rows or x.dots or lanes <= x.vectors * x.machine.width:
         return
     loop, size = rows[0]
-    fit = x.machine.l2 // 2 // max(1, x.footprint("a", [*x.problem.reductions, loop], {loop: 1}))
+    fit = x.rows_kept // max(1, x.footprint("a", [*x.problem.reductions, loop], {loop: 1}))
     if x.footprint("b", [*x.problem.reductions, x.vec]) <= x.machine.l2 // 4:
         fit = min(fit, max(4 * size, x.machine.l2 // 4 // (lanes * x.problem.bytes_of("c"))))
     blocks = ceil(x.extents[loop] / (rates.BLOCK_SLACK * max(fit, size)))
