@@ -90,7 +90,7 @@ class _Placing:
 
     def run(self) -> Placement:
         self.constants = constant_values(self.graph)
-        self.check_patterns()
+        check_patterns(self.graph, (*self.recipe.keep, *self.recipe.only))
         for node in self.graph.nodes:
             self.decide(node)
         wanted = self.wanted()
@@ -109,16 +109,6 @@ class _Placing:
         yield from self.graph.inputs
         for node in self.graph.nodes:
             yield from node.outputs
-
-    def check_patterns(self) -> None:
-        for patterns in (self.recipe.keep, self.recipe.only):
-            for pattern in patterns:
-                if not any(_matched(node, [pattern]) for node in self.graph.nodes):
-                    names = ", ".join(dict.fromkeys(name_of(node) for node in self.graph.nodes))
-                    raise QuantizationError(
-                        f"no operator of {self.graph.name} is called {pattern!r}, nor is its type, layer or weight; "
-                        f"there are: {names}"
-                    )
 
     def decide(self, node: Node) -> None:
         if not any(_is_real(value) and value not in self.constants for value in (*node.inputs, *node.outputs)):
@@ -140,12 +130,12 @@ class _Placing:
 
     def reason(self, node: Node) -> str:
         """Why a node stays in floating point; empty if it does not."""
-        if _matched(node, self.recipe.keep):
+        if matched(node, self.recipe.keep):
             return "asked for"
         kind, data = node.operator.quantized, self.data(node)
         if self.follows(node):
             return ""
-        if self.recipe.only and not _matched(node, self.recipe.only):
+        if self.recipe.only and not matched(node, self.recipe.only):
             return "not among those asked for"
         if not kind:
             return "has no integer form"
@@ -255,7 +245,18 @@ class _Placing:
         return bias in self.constants and bias.rank == 1 and factors == [1.0, 1.0]
 
 
-def _matched(node: Node, patterns: Collection[str]) -> bool:
+def check_patterns(graph: Graph, patterns: Collection[str]) -> None:
+    """Raise :class:`QuantizationError` for a pattern that fits nothing."""
+    for pattern in patterns:
+        if not any(matched(node, [pattern]) for node in graph.nodes):
+            names = ", ".join(dict.fromkeys(name_of(node) for node in graph.nodes))
+            raise QuantizationError(
+                f"no operator of {graph.name} is called {pattern!r}, nor is its type, layer or weight; "
+                f"there are: {names}"
+            )
+
+
+def matched(node: Node, patterns: Collection[str]) -> bool:
     """Whether one of the names that a node goes by is meant."""
     return any(matches(name, patterns) for name in _names(node))
 
