@@ -2,7 +2,8 @@
 
     float model --calibrate--> Profile --prepare--> FakeQuantize --(training)--> convert --> QDQ --> gt.save
 
-:func:`quantize` is the whole of it for a model that is not trained again.
+:func:`quantize` is the whole of it for a model that is not trained again; :func:`dynamic` takes a model without data,
+and rounds its activations while it runs.
 """
 
 from glowtrain.quantization.calibration.calibrate import calibrate
@@ -17,6 +18,7 @@ from glowtrain.quantization.calibration.ranges import (
     MovingAverage,
     Percentile,
 )
+from glowtrain.quantization.dynamic import dynamic
 from glowtrain.quantization.export.convert import convert
 from glowtrain.quantization.export.files import FORMATS, in_bytes, save_quantized
 from glowtrain.quantization.export.fold import folded
@@ -53,6 +55,7 @@ __all__ = [
     "accuracy",
     "calibrate",
     "convert",
+    "dynamic",
     "finetune",
     "folded",
     "freeze",
