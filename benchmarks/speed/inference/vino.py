@@ -1,4 +1,5 @@
-"""OpenVINO on the processor, in f32: it would take bf16 for f32 by itself where the processor has it."""
+"""OpenVINO on the processor, in f32: it would take bf16 for f32 by itself where the processor has it, and quantize rows
+that are multiplied with weights of integers."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ class RequestCall(Step):
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": "f32",
             "CACHE_DIR": str(cache),
+            **({} if prepared.dynamic else {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}),
         }
         model = openvino.Core().compile_model(prepared.model, "CPU", settings)
         self.request, self.outputs = model.create_infer_request(), model.outputs
