@@ -187,6 +187,16 @@ def test_where_they_pay(contraction: Contraction, pays: bool) -> None:
     assert ("tdpb" in generate(contraction, "contract", AMX).text) is pays
 
 
+@pytest.mark.parametrize(("rows", "columns", "blocks"), [(300, 1024, True), (300, 1040, False)])
+def test_results_that_are_whole_pages_apart_go_in_blocks(rows: int, columns: int, blocks: bool) -> None:
+    """Of few rows, where all results are more than a cache holds: they share its sets."""
+    contraction = typed(matmul(rows, columns, 64, constant=True), "u8", "i8")
+    target = replace(AMX, l2=512 << 10)
+    found = re.search(r"block m/(\d+)", generate(contraction, "f", target).plan)
+    assert (found is not None and int(found[1]) <= 96) is blocks
+    check(contraction, target, "any", "extreme")
+
+
 @gt.model(x=gt.f32["batch", 27])
 def quantized(x: gt.Value) -> gt.Value:
     """Products between QuantizeLinear and DequantizeLinear, and a sum of two of them."""

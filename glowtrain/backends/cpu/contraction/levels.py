@@ -106,6 +106,14 @@ def _column_blocks(x: Candidate) -> Iterator[Level]:
         yield Level("columns", x.vec, ceil(ceil(vectors / blocks) / x.vectors) * x.vectors)
 
 
+def _in_few_sets(x: Candidate, row: int) -> bool:
+    """Whether results do not fit the second level, and their rows lie whole pages apart: those of a tile of columns are
+    in few sets, and push each other, and A, out of it. B does fit, as it comes once more for each block."""
+    pages = x.stride("c", row) * x.problem.bytes_of("c") % rates.PAGE == 0
+    b = x.footprint("b", [*x.problem.reductions, x.vec])
+    return pages and b <= x.machine.l2 < x.problem.result_bytes
+
+
 def _row_block(x: Candidate) -> Iterator[Level]:
     """Blocks of a long tiled row loop, if its A or its results would not stay in the cache while B is walked."""
     rows = [(loop, size) for loop, size in x.tile if x.stride("a", loop) and not x.stride("b", loop)]
@@ -116,6 +124,8 @@ def _row_block(x: Candidate) -> Iterator[Level]:
     fit = x.rows_kept // max(1, x.footprint("a", [*x.problem.reductions, loop], {loop: 1}))
     if x.footprint("b", [*x.problem.reductions, x.vec]) <= x.machine.l2 // 4:
         fit = min(fit, max(4 * size, x.machine.l2 // 4 // (lanes * x.problem.bytes_of("c"))))
+    if x.problem.dot and _in_few_sets(x, loop):
+        fit = min(fit, rates.ROWS_IN_FEW_SETS)
     blocks = ceil(x.extents[loop] / (rates.BLOCK_SLACK * max(fit, size)))
     if blocks > 1 and not any(x.problem.loops[loop].clips):
         yield Level("block", loop, ceil(x.extents[loop] / (blocks * size)) * size)

@@ -157,6 +157,8 @@ PANEL_IN_L1 = 0.8
 """Of the first level, by a panel of B that is read after it was copied."""
 ROWS_IN_L2, ROWS_BESIDE_FLOATS = 0.5, 0.75
 """Of the second level, by a block of rows of A; where each block makes floats of bytes once more. Measured."""
+ROWS_IN_FEW_SETS = 64
+"""Rows of results in a block that lie whole pages apart. Measured."""
 PACKED_AT_ONCE = 1 << 24
 """Bytes of B that are packed at once: below, packing A once more for further blocks takes longer than it saves."""
 BLOCK_SLACK = 1.1
