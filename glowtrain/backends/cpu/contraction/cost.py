@@ -163,13 +163,14 @@ def _away(x: Candidate) -> float:
     reductions, machine = x.problem.reductions, x.machine
     columns = [i for i in x.problem.outputs if x.stride("b", i) and not x.stride("a", i)]
     rows = [i for i in x.problem.outputs if x.stride("a", i) and not x.stride("b", i)]
-    if x.unpacks:  # panel by panel, and asked for
-        return 0.0
+    panel = x.steps * x.vectors * machine.width * x.problem.size
+    left = panel > rates.PANEL_IN_L1 * machine.l1
+    if x.unpacks:
+        return rates.COPY_ASKED_FOR if left else 0.0
     if x.footprint("a", [*rows, *reductions]) > machine.l2 // 2:
         whole = x.footprint("b", [*columns, *reductions])
         return rates.COPY_LEFT_L2 if whole > rates.ONE_IN_L2 * machine.l2 else 0.0
-    panel = x.steps * x.vectors * machine.width * x.problem.size
-    return rates.COPY_LEFT_L1 if panel > rates.PANEL_IN_L1 * machine.l1 else 0.0
+    return rates.COPY_LEFT_L1 if left else 0.0
 
 
 def _blocks_of_rows(x: Candidate) -> int:

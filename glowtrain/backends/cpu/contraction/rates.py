@@ -175,8 +175,9 @@ COPY_LANES = 8
 """Lanes of f32 in a vector of the processor that the rates of copies were fitted on."""
 COPY_CALL = 100
 """Cycles for a copy whatever its size; fitted."""
-COPY_LEFT_L1, COPY_LEFT_L2 = 0.25, 0.9
-"""Further cycles for each four bytes of a copy that has left that cache when it is read; fitted."""
+COPY_LEFT_L1, COPY_LEFT_L2, COPY_ASKED_FOR = 0.25, 0.9, 0.05
+"""Further cycles for each four bytes of a copy that has left that cache when it is read, or the first one when it is
+asked for; fitted."""
 
 # -- which candidates are priced: limits to the time that choosing takes, and to the code that is written
 
