@@ -33,9 +33,10 @@ if TYPE_CHECKING:
         parse,
         verify,
     )
+    from glowtrain.loading.load import load
     from glowtrain.native import NativeFunction
     from glowtrain.nn import model
-    from glowtrain.onnx_io import load, save
+    from glowtrain.onnx_io import save
     from glowtrain.quantization import quantize
     from glowtrain.stages import Options
     from glowtrain.torch import from_torch as from_torch
@@ -61,7 +62,7 @@ _HOMES = {
     "gradients": "glowtrain.grad",
     "jvp": "glowtrain.grad",
     "Options": "glowtrain.stages",
-    "load": "glowtrain.onnx_io",
+    "load": "glowtrain.loading.load",
     "model": "glowtrain.nn",
     "quantize": "glowtrain.quantization",
     "save": "glowtrain.onnx_io",

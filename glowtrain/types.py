@@ -191,7 +191,7 @@ class TensorType:
     __repr__ = __str__
 
 
-def type_of(array: Array) -> TensorType:
+def type_of(array: Array | LazyArray) -> TensorType:
     """The tensor type of an array."""
     return _typed(array.dtype, array.shape)
 

@@ -18,7 +18,7 @@ from glowtrain.errors import ArtifactError, CodegenError, InputError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Graph
 from glowtrain.stages import Options
-from glowtrain.types import Array
+from glowtrain.types import Array, type_of
 
 if TYPE_CHECKING:
     from glowtrain.compiler import walk
@@ -44,11 +44,12 @@ class Specialisation:
             self.options = options
             self.state = state
             self.executable = executable_of(graph, backend, options)
-            for variable in graph.variables:
-                state.add(variable.name, variable.source)
-            self._indexing = graph.index_uses
+            interface = graph.interface
+            for name, initial in interface.variables.items():
+                state.add(name, initial)
+            self._indexing = interface.indexed
             """The inputs whose elements must be looked at before the rest goes to an instance as it is."""
-            self._updated, self._reads = {variable.name for variable in graph.updates}, bool(graph.variables)
+            self._updated, self._reads = interface.updated, bool(interface.variables)
             self._moves = -1
             """The moves of the state's storage after which variables were known to lie as the executable wants."""
             self._idle: list[Instance] = [self.executable.bind(state)]
@@ -136,10 +137,7 @@ class Specialisation:
 
     def _taking(self, call: Callable[[Instance], Outputs]) -> Outputs:
         """A call of an instance that nobody else uses meanwhile."""
-        try:
-            instance = self._idle.pop()
-        except IndexError:
-            instance = self._wait_or_make()
+        instance = self._take()
         try:
             return call(instance)
         finally:
@@ -220,12 +218,11 @@ def _kept(graph: Graph, backend: Backend, cache: Cache, key: str) -> Executable 
     data = cache.get(key)
     if data is None:
         return None
-    inputs = {value.name: value.type for value in graph.inputs}
-    variables = {value.name: value.type for value in graph.variables}
-    outputs = {name: value.type for name, value in graph.outputs.items()}
+    shape = graph.interface
+    variables = {name: type_of(initial) for name, initial in shape.variables.items()}
     try:
         artifact = backend.read(data)
-        return backend.load(artifact) if artifact.fits(inputs, variables, outputs) else None
+        return backend.load(artifact) if artifact.fits(shape.inputs, variables, shape.outputs) else None
     except (ArtifactError, CodegenError):
         return None
 

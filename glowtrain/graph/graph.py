@@ -8,12 +8,13 @@ after its operands. Every update reads the variables' values from before the cal
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from glowtrain.deferred import cached_property, dataclass
 from glowtrain.errors import GraphError
+from glowtrain.graph.interface import GraphInterface
 from glowtrain.graph.operator import Operator, field_names
 from glowtrain.graph.specialise.binding import Binding, Result, Trimmed, parts_of
 from glowtrain.graph.specialise.index_ranges import IndexUse, index_uses
@@ -109,9 +110,34 @@ class Graph:
         return {value.name: value.type for value in self.inputs}
 
     @cached_property
+    def output_types(self) -> dict[str, TensorType]:
+        """The types of the outputs, by name."""
+        return {name: value.type for name, value in self.outputs.items()}
+
+    @cached_property
     def index_uses(self) -> tuple[IndexUse, ...]:
         """The inputs whose elements index other tensors."""
         return tuple(index_uses(self))
+
+    @cached_property
+    def interface(self) -> GraphInterface:
+        """What a caller must know of the graph."""
+        return GraphInterface(
+            self.input_types,
+            self.output_types,
+            {variable.name: variable.source for variable in self.variables},
+            frozenset(variable.name for variable in self.variables if variable.trainable),
+            frozenset(variable.name for variable in self.updates),
+            tuple(use.indexed for use in self.index_uses),
+            frozenset(self._foreign()),
+        )
+
+    def _foreign(self) -> Iterator[str]:
+        """Modules of operators, of those in attributes too, that are not Glowtrain's."""
+        for operator in _operators(self.nodes):
+            module = type(operator).__module__
+            if module.partition(".")[0] != "glowtrain":
+                yield module
 
     def input(self, name: str) -> Input:
         """The input called ``name``. Raises :class:`GraphError`."""
@@ -153,6 +179,23 @@ class Graph:
         from glowtrain.graph.text import to_text  # noqa: PLC0415  (the text form is written in terms of graphs)
 
         return to_text(self)
+
+
+def _operators(nodes: Iterable[Node]) -> Iterator[Operator]:
+    """The operators of nodes, and of graphs that are attributes of these."""
+    for node in nodes:
+        yield node.operator
+        for value in node.operator.field_values().values():
+            if isinstance(value, (Graph, tuple)):
+                yield from _inner(value)
+
+
+def _inner(value: Any) -> Iterator[Operator]:
+    if isinstance(value, Graph):
+        yield from _operators(value.nodes)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _inner(item)
 
 
 def bodies_of(operator: Operator) -> dict[str, Graph]:

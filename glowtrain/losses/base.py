@@ -111,15 +111,21 @@ class OutputLoss(Loss):
 
 def output_of(model: Graph, name: str | None) -> Value:
     """A model's output by name; without one, its only or first. Raises :class:`InputError`."""
-    name = next(iter(model.outputs), None) if name is None else name
-    if name is None or name not in model.outputs:
-        raise InputError(f"{model.name} has no output {name!r}; it has {', '.join(map(repr, model.outputs)) or 'none'}")
+    return model.outputs[output_name(model, name)]
+
+
+def output_name(model: Graph, name: str | None) -> str:
+    """The name of a model's output, which is its only or first where no other is given. Raises :class:`InputError`."""
+    names = model.output_types
+    name = next(iter(names), None) if name is None else name
+    if name is None or name not in names:
+        raise InputError(f"{model.name} has no output {name!r}; it has {', '.join(map(repr, names)) or 'none'}")
     if name in model.trimmed:
         raise InputError(
             f"{model.name}: the size of output {name!r} is found at run time, so a loss cannot compare it with "
             "targets; reduce it inside of the model"
         )
-    return model.outputs[name]
+    return name
 
 
 def scalar(value: Value, what: str) -> Value:

@@ -10,7 +10,7 @@ import numpy as np
 from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Value
-from glowtrain.losses.base import Loss, OutputLoss, first_wrong, output_of, share
+from glowtrain.losses.base import Loss, OutputLoss, first_wrong, output_name, share
 from glowtrain.ops.elementwise.activation import Softplus
 from glowtrain.ops.elementwise.logic import Cast, Equal, Greater
 from glowtrain.ops.indexing.arg_extrema import ArgMax
@@ -91,7 +91,7 @@ class ClassLoss(OutputLoss):
         return {"accuracy": total(Cast(to=f32)(right) * counted) / total(counted)}
 
     def check(self, model: Graph, arrays: Mapping[str, Array]) -> None:
-        prediction = output_of(model, self.output).type
+        prediction = model.output_types[output_name(model, self.output)]
         classes = prediction.shape[self.class_axis(prediction)]
         labels = np.asarray(arrays[self.target])
         axis = self.class_axis(prediction)

@@ -93,7 +93,7 @@ class NetworkSignature:
 
     def _index_problems(self, arrays: Mapping[str, Array]) -> Iterator[str]:
         for use in self.indices:
-            if not use.holds(dict(arrays)):
+            if not use.indexed.holds(dict(arrays)):
                 yield from filter(None, map(use.problem, self._batches(arrays[use.input.name])))
 
     def _batches(self, array: Array) -> Iterator[Array]:

@@ -12,6 +12,9 @@ from glowtrain.grad import SplitStep, gradient_graph, loss_graph, micro_batched_
 from glowtrain.grad.parts import Bounds, Parts
 from glowtrain.graph import Binding, Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
+from glowtrain.kept.known import KnownGraphs
+from glowtrain.kept.origin import GraphOrigin, named
+from glowtrain.kept.promise import OriginalBuild, origin_of
 from glowtrain.losses import Loss
 from glowtrain.modes.training_and_inference import inference, make_trainable
 from glowtrain.optim import Optimizer
@@ -41,7 +44,9 @@ class TrainerGraphs:
         freeze_statistics: bool = False,
         metrics: bool = False,
         micro_batches: MicroBatches = 1,
+        known: KnownGraphs | None = None,
     ) -> None:
+        """``known``: which of the graphs need not be made before somebody looks at their nodes."""
         self.model = model
         self.template = model if isinstance(model, Template) else model.template
         self.loss = loss
@@ -52,18 +57,41 @@ class TrainerGraphs:
         self.freeze_statistics = freeze_statistics
         self.metrics = metrics
         self.micro_batches = micro_batches
+        self.known = known or KnownGraphs(None)
+
+    @cached_property
+    def origin(self) -> GraphOrigin | None:
+        """What the graphs are made of: the model and all settings; None where something is not known by its name."""
+        model, settings = origin_of(self.model), named(
+            (
+                self.loss, self.optimizer, self.trainable, self.seed, self.unbiased, self.freeze_statistics,
+                self.metrics, self.micro_batches,
+            )
+        )  # fmt: skip
+        return None if model is None or settings is None else model.of("trained", settings)
+
+    def _known(self, what: str, make: Callable[[], Graph]) -> Graph:
+        """One of the graphs, by a name for it."""
+        origin = None if self.origin is None else self.origin.of(what)
+        return self.known.graph(origin, make, template=self.template)
 
     @cached_property
     def example(self) -> Graph:
         """The model at some binding: that of the given graph, else the first of :data:`PROBES` that fits."""
-        if isinstance(self.model, Graph):
-            return self.model
-        return example_of(self.model)
+        return self._known("example", self._example)
+
+    def _example(self) -> Graph:
+        return self.model if isinstance(self.model, Graph) else example_of(self.model)
 
     @cached_property
     def example_step(self) -> Graph:
         """One training step of the example, whole."""
-        return self.whole_step_of(self.example)
+        return self._known("step of the example", lambda: self.whole_step_of(self.example))
+
+    @cached_property
+    def inference_example(self) -> Graph:
+        """The inference form of the example."""
+        return self._known("inference form of the example", lambda: inference(self.example))
 
     @cached_property
     def canonical(self) -> Graph:
@@ -107,7 +135,8 @@ class TrainerGraphs:
     @cached_property
     def targets(self) -> dict[str, Spec]:
         """The types of the loss's targets, with symbolic extents where a binding decides them."""
-        return target_specs(self.example, self.loss)
+        origin = None if self.origin is None else self.origin.of("targets")
+        return self.known.specs(origin, lambda: target_specs(self.example, self.loss))
 
     def at(self, binding: Binding) -> Graph:
         """The model at a binding, of which that of the example is there already."""
@@ -118,8 +147,9 @@ class TrainerGraphs:
     def step(self) -> Graph | Template:
         """One training step."""
         if self.template is None:
-            return self.step_of(self.example)
-        return replace(self.template, build=self._step_at)
+            return self._known("step", lambda: self.step_of(self.example))
+        build = self._step_at if self.origin is None else OriginalBuild(self.origin.of("step"), lambda: self._step_at)
+        return replace(self.template, build=build)
 
     def _step_at(self, binding: Binding) -> Graph:
         return self.step_of(self.at(binding))
@@ -228,7 +258,7 @@ def specs_of(model: Graph | Template) -> dict[str, Spec]:
     """A model's inputs by name, as they are bound."""
     if isinstance(model, Template):
         return dict(model.inputs)
-    return {value.name: Spec(value.dtype, value.shape) for value in model.inputs}
+    return {name: Spec(type_.dtype, type_.shape) for name, type_ in model.input_types.items()}
 
 
 def default_batch(model: Graph | Template) -> int:

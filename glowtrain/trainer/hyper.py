@@ -19,7 +19,7 @@ class Hyper(MutableMapping[str, float]):
 
     def __init__(self, optimizer: Optimizer, step: Graph) -> None:
         self._optimizer = optimizer
-        self._types = {value.name: value.dtype for value in step.inputs}
+        self._types = {name: type_.dtype for name, type_ in step.input_types.items()}
         self._values = optimizer.hyper()
         self.inputs: dict[str, Array] = {}
         """The values as inputs of the step."""

@@ -21,6 +21,7 @@ from glowtrain.deferred import Deferred, dataclass
 from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, no_model
+from glowtrain.kept.known import KnownGraphs
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.memory.budget import Memory, budget_of, check_variables
 from glowtrain.memory.residuals import ResidualType
@@ -51,7 +52,7 @@ from glowtrain.trainer.sources.loader import loader_of
 from glowtrain.trainer.sources.results import means, predictions
 from glowtrain.trainer.sources.source import BatchSource
 from glowtrain.trainer.sources.tensors import is_array
-from glowtrain.types import Array
+from glowtrain.types import Array, type_of
 
 if TYPE_CHECKING:
     from glowtrain.lower import own_updates
@@ -124,12 +125,13 @@ class Steps:
         self.seed = seed
         self.budget = budget_of(memory)
         self.backend = backend if threads is None else backend_of(backend, threads)
+        resolved = backend_of(self.backend)
         self.loss = as_loss(loss)
         self.optimizer = optimizer
         self.graphs = TrainerGraphs(
             model, self.loss, optimizer, trainable, seed,
             unbiased=unbiased, freeze_statistics=freeze_statistics, metrics=metrics,
-            micro_batches=checked_count(micro_batches),
+            micro_batches=checked_count(micro_batches), known=KnownGraphs(resolved.cache),
         )  # fmt: skip
         self.history = History()
         self.position = Position()
@@ -143,13 +145,12 @@ class Steps:
         self._example_step = self.graphs.example_step
         self.residuals = None if residuals is None else own_updates.residuals_for(self._example_step, residuals)
         """How results wait for the backward pass: as they are, or rounded."""
-        needed = sum(variable.type.nbytes for variable in self._example_step.variables)
+        variables = self._example_step.interface.variables
+        needed = sum(type_of(initial).nbytes for initial in variables.values())
         check_variables(self._example_step.name, needed, self.budget.nbytes)
         self.signature = BatchSignature(self.graphs, self._example_step)
         self.hyper = Hyper(optimizer, self._example_step)
-        variables = (*self._example_step.variables, *inference(self.graphs.example).variables)
-        self.state = State({variable.name: variable.source for variable in variables})
-        resolved = backend_of(self.backend)
+        self.state = State({**variables, **self.graphs.inference_example.interface.variables})
         self.options = Options(facts=resolved.facts, memory=self.budget, residuals=self.residuals)
         """How a step is compiled."""
         self._step: Function = StepFunction(self.graphs, resolved, self.state, self.options)
@@ -231,7 +232,7 @@ class Steps:
             raise self.non_finite(loss, arrays)
         self.measured = {name: float(value) for name, value in outputs.items() if name != LOSS}
         if self._binding is None:
-            self._binding = self._step.specialised(arrays).graph.binding
+            self._stepped(arrays)
         return loss
 
     def run(self, inputs: Mapping[str, Any], count: int) -> Measured:
@@ -254,8 +255,13 @@ class Steps:
         if losses:
             self.measured = {name: values[-1] for name, values in metrics.items()}
         if losses and self._binding is None:
-            self._binding = self._step.specialised(batches[0]).graph.binding
+            self._stepped(batches[0])
         return Measured(losses, metrics, bad)
+
+    def _stepped(self, arrays: Mapping[str, Array]) -> None:
+        """Take note of the first step."""
+        self._binding = self._step.specialised(arrays).graph.binding
+        self.graphs.known.keep()
 
     def prepare(self, inputs: Mapping[str, Any]) -> None:
         """Compile the step for a batch's shapes now; :meth:`step` does so when it first meets them."""
@@ -330,8 +336,8 @@ class Steps:
 
     def parameters(self) -> dict[str, Array]:
         """Copies of the trainable parameters, frozen ones included, by name."""
-        names = (variable.name for variable in self._example_step.variables if variable.trainable)
-        return {name: self.state.read(name) for name in names}
+        shape = self._example_step.interface
+        return {name: self.state.read(name) for name in shape.variables if name in shape.parameters}
 
     def variables(self) -> dict[str, Array]:
         """Copies of the whole state by name: parameters, optimizer's slots, counters, running statistics."""
@@ -396,8 +402,7 @@ class Steps:
 
     def keep_best(self) -> None:
         """Remember the present parameters and running statistics as the best."""
-        names = (variable.name for variable in inference(self.graphs.example).variables)
-        self._best = {name: self.state.read(name) for name in names}
+        self._best = {name: self.state.read(name) for name in self.graphs.inference_example.interface.variables}
 
     def use_best(self) -> None:
         """Go back to the parameters that :meth:`keep_best` remembered."""

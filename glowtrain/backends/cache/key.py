@@ -19,7 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from glowtrain.graph import Graph, Operator
+from glowtrain.graph import Graph
 from glowtrain.stages import Options
 
 COMPILER = (
@@ -53,25 +53,8 @@ def key_of(
 
 def _foreign_modules(graph: Graph, makers: Iterable[type]) -> set[str]:
     """The modules of operators and ``makers`` that are not Glowtrain's."""
-    modules = {cls.__module__ for cls in {*map(type, _operators(graph)), *makers}}
-    return {module for module in modules if module.partition(".")[0] != "glowtrain"}
-
-
-def _operators(graph: Graph) -> Iterator[Operator]:
-    """The operators of a graph, and of those that are attributes in it."""
-    for node in graph.nodes:
-        yield node.operator
-        for value in node.operator.field_values().values():
-            if isinstance(value, (Graph, tuple)):
-                yield from _inner(value)
-
-
-def _inner(value: Any) -> Iterator[Operator]:
-    if isinstance(value, Graph):
-        yield from _operators(value)
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _inner(item)
+    modules = {cls.__module__ for cls in makers}
+    return {*graph.interface.foreign, *(module for module in modules if module.partition(".")[0] != "glowtrain")}
 
 
 @functools.cache
@@ -81,10 +64,10 @@ def tools() -> str:
 
 
 @functools.cache
-def sources() -> str:
-    """The hash of the compiler's sources."""
+def sources(parts: tuple[str, ...] = COMPILER) -> str:
+    """The hash of sources: of files and folders in Glowtrain's, by default the compiler's."""
     root, content = os.path.dirname(inspect.getfile(import_module("glowtrain"))), hashlib.sha256()
-    for name in COMPILER:
+    for name in parts:
         path = os.path.join(root, name)
         _add([path] if path.endswith(_SOURCES) else sorted(_files(path)), root, content)
     return content.hexdigest()

@@ -58,6 +58,22 @@ def _listed(bound: int | tuple[float, ...]) -> str:
 
 
 @dataclass(frozen=True)
+class IndexedInput:
+    """An input whose elements index another tensor, by its name, and what they may be. ``rearranged``: what is looked
+    up are its own elements, at other places at most. ``fixed``: the same holds for every example of a data set."""
+
+    name: str
+    allowed: IndexRange
+    rearranged: bool
+    fixed: bool
+
+    def holds(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether the input is there, an array, and its values are certainly allowed."""
+        array = inputs.get(self.name) if isinstance(inputs, dict) else None
+        return isinstance(array, np.ndarray) and self.rearranged and self.allowed.holds(array)
+
+
+@dataclass(frozen=True)
 class IndexUse:
     """An input as an index operand of ``reader``, after the nodes of ``path``."""
 
@@ -91,10 +107,10 @@ class IndexUse:
             return None
         return low, high, low if ignored is None else ignored
 
-    def holds(self, inputs: Mapping[str, Any]) -> bool:
-        """Whether the input is there, an array, and its values are certainly allowed."""
-        array = inputs.get(self.input.name) if isinstance(inputs, dict) else None
-        return isinstance(array, np.ndarray) and self.rearranged and self.allowed.holds(array)
+    @cached_property
+    def indexed(self) -> IndexedInput:
+        """What must hold, without the nodes by which it must."""
+        return IndexedInput(self.input.name, self.allowed, self.rearranged, self.fixed)
 
     def problem(self, array: Array) -> str:
         """What is wrong with the input's values; empty if nothing."""
@@ -178,6 +194,10 @@ def _source(value: Value | None) -> tuple[Value | None, tuple[Node, ...]]:
 
 def index_problems(graph: Graph, arrays: Mapping[str, Array], *, fixed: bool = False) -> list[str]:
     """What is wrong with index inputs, one line each; with ``fixed`` only by what holds for any number of examples."""
+    given = dict(arrays)
+    asked = (use for use in graph.interface.indexed if use.name in given and (use.fixed or not fixed))
+    if all(use.holds(given) for use in asked):
+        return []
     uses = [use for use in graph.index_uses if use.fixed or not fixed]
     found = (use.problem(arrays[use.input.name]) for use in uses if use.input.name in arrays)
     return list(dict.fromkeys(filter(None, found)))

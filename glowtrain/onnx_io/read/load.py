@@ -11,6 +11,7 @@ from typing import Any
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from glowtrain.collector import uncollected
+from glowtrain.deferred import dataclass
 from glowtrain.errors import (
     BindingError,
     InputError,
@@ -70,25 +71,55 @@ def load(
     supported, :class:`BindingError` for dimensions that the model does not have (or no batch to open), and
     :class:`InputError` for another kind of ``source``, and for what ``untie`` does not match.
     """
-    with uncollected():
-        recipe, shared = _recipe(read(source), name, _patterns(untie))
-        if shared:
-            warnings.warn(_sharing(recipe.name, shared), stacklevel=2)
-        bound = whole_extents(recipe.name, dims or {})
-        if open_batch:
-            recipe = opened(recipe, bound, values or {})
-        template = Template(recipe.name, dict(recipe.inputs), recipe.build, dict(recipe.structures))
-        unknown = [symbol for symbol in bound if symbol not in template.symbols]
-        if unknown:
-            known = ", ".join(template.symbols) or "none"
-            raise BindingError(f"{template.name}: there is no dimension {', '.join(unknown)}; the model has: {known}")
-        rest = template.partly(bound, values or {}) if bound or values else template
-        if rest.symbols or rest.structures:
-            return rest
-        try:
-            return template.bind(bound, values) if bound or values else template.build(Binding())
-        except UnknownValueError:
-            return rest
+    found = loaded(read(source), dims, values=values, open_batch=open_batch, untie=untie, name=name)
+    if found.warning is not None:
+        warnings.warn(found.warning, stacklevel=2)
+    return found.model
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What :func:`load` returns and warns of, and the initializers by name."""
+
+    model: Graph | Template
+    arrays: Mapping[str, Array]
+    warning: SharedWeightsWarning | None
+
+
+@uncollected()
+def loaded(
+    model: Model,
+    dims: Mapping[str, int] | None = None,
+    *,
+    values: Mapping[str, Any] | None = None,
+    open_batch: bool = False,
+    untie: str | Sequence[str] = (),
+    name: str = "",
+) -> Loaded:
+    """What :func:`load` gives for a model that was read. Raises what it raises."""
+    recipe, shared = _recipe(model, name, _patterns(untie))
+    warning = _sharing(recipe.name, shared) if shared else None
+    bound = whole_extents(recipe.name, dims or {})
+    if open_batch:
+        recipe = opened(recipe, bound, values or {})
+    template = Template(recipe.name, dict(recipe.inputs), recipe.build, dict(recipe.structures))
+    unknown = [symbol for symbol in bound if symbol not in template.symbols]
+    if unknown:
+        known = ", ".join(template.symbols) or "none"
+        raise BindingError(f"{template.name}: there is no dimension {', '.join(unknown)}; the model has: {known}")
+    rest = template.partly(bound, values or {}) if bound or values else template
+    found = rest if rest.symbols or rest.structures else _whole(template, rest, bound, values)
+    return Loaded(found, recipe.arrays, warning)
+
+
+def _whole(
+    template: Template, rest: Template, bound: Mapping[str, int], values: Mapping[str, Any] | None
+) -> Graph | Template:
+    """The graph of a template of which all is bound; what is left of it where shapes depend on elements of inputs."""
+    try:
+        return template.bind(bound, values) if bound or values else template.build(Binding())
+    except UnknownValueError:
+        return rest
 
 
 def _patterns(untie: Any) -> tuple[str, ...]:
