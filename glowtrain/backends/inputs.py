@@ -22,7 +22,7 @@ def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     indices that are out of range.
     """
     declared = graph.input_types
-    if isinstance(inputs, dict) and not graph.interface.indexed and _fits(declared, inputs):
+    if isinstance(inputs, dict) and not graph.indexed_inputs and _fits(declared, inputs):
         return dict(inputs)
     if not isinstance(inputs, Mapping):
         raise InputError(f"{graph.name}: inputs must be a dict from names to arrays, not a {type(inputs).__name__}")
@@ -46,7 +46,7 @@ def check_batches(graph: Graph, batches: Batches) -> Batches:
     Raises :class:`InputError` as :func:`check_inputs` does for a run's; but indices may be counted through all runs.
     """
     check_inputs(graph, batches[0])
-    if batches.count > 1 and graph.interface.indexed:
+    if batches.count > 1 and graph.indexed_inputs:
         problems = _index_problems(graph, batches)
         if problems:
             raise InputError(f"{graph.name}: " + "; ".join(problems))
@@ -57,7 +57,7 @@ def check_batches(graph: Graph, batches: Batches) -> Batches:
 
 def _index_problems(graph: Graph, batches: Batches) -> list[str]:
     """What is wrong with index inputs: in all rows at once where any number of examples may be looked at."""
-    if all(use.fixed for use in graph.interface.indexed):
+    if all(use.fixed for use in graph.indexed_inputs):
         return index_problems(graph, batches.rows)
     found = (index_problems(graph, batches[run]) for run in range(batches.count))
     return next(filter(None, found), [])

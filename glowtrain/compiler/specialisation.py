@@ -44,12 +44,11 @@ class Specialisation:
             self.options = options
             self.state = state
             self.executable = executable_of(graph, backend, options)
-            interface = graph.interface
-            for name, initial in interface.variables.items():
+            for name, initial in graph.initial_values.items():
                 state.add(name, initial)
-            self._indexing = interface.indexed
+            self._indexing = graph.indexed_inputs
             """The inputs whose elements must be looked at before the rest goes to an instance as it is."""
-            self._updated, self._reads = interface.updated, bool(interface.variables)
+            self._updated, self._reads = graph.updated_names, bool(graph.initial_values)
             self._moves = -1
             """The moves of the state's storage after which variables were known to lie as the executable wants."""
             self._idle: list[Instance] = [self.executable.bind(state)]
@@ -218,11 +217,11 @@ def _kept(graph: Graph, backend: Backend, cache: Cache, key: str) -> Executable 
     data = cache.get(key)
     if data is None:
         return None
-    shape = graph.interface
-    variables = {name: type_of(initial) for name, initial in shape.variables.items()}
+    inputs, outputs = graph.input_types, graph.output_types
+    variables = {name: type_of(initial) for name, initial in graph.initial_values.items()}
     try:
         artifact = backend.read(data)
-        return backend.load(artifact) if artifact.fits(shape.inputs, variables, shape.outputs) else None
+        return backend.load(artifact) if artifact.fits(inputs, variables, outputs) else None
     except (ArtifactError, CodegenError):
         return None
 

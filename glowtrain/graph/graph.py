@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from glowtrain.deferred import cached_property, dataclass
 from glowtrain.errors import GraphError
-from glowtrain.graph.interface import GraphInterface
 from glowtrain.graph.operator import Operator, field_names
 from glowtrain.graph.specialise.binding import Binding, Result, Trimmed, parts_of
-from glowtrain.graph.specialise.index_ranges import IndexUse, index_uses
+from glowtrain.graph.specialise.index_ranges import IndexedInput, IndexUse, index_uses
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 from glowtrain.presentation.words import plural
-from glowtrain.types import TensorType
+from glowtrain.types import Array, LazyArray, TensorType
 
 if TYPE_CHECKING:
     from glowtrain.graph.specialise.template import Template
@@ -120,24 +119,30 @@ class Graph:
         return tuple(index_uses(self))
 
     @cached_property
-    def interface(self) -> GraphInterface:
-        """What a caller must know of the graph."""
-        return GraphInterface(
-            self.input_types,
-            self.output_types,
-            {variable.name: variable.source for variable in self.variables},
-            frozenset(variable.name for variable in self.variables if variable.trainable),
-            frozenset(variable.name for variable in self.updates),
-            tuple(use.indexed for use in self.index_uses),
-            frozenset(self._foreign()),
-        )
+    def indexed_inputs(self) -> tuple[IndexedInput, ...]:
+        """The same without the nodes."""
+        return tuple(use.indexed for use in self.index_uses)
 
-    def _foreign(self) -> Iterator[str]:
-        """Modules of operators, of those in attributes too, that are not Glowtrain's."""
-        for operator in _operators(self.nodes):
-            module = type(operator).__module__
-            if module.partition(".")[0] != "glowtrain":
-                yield module
+    @cached_property
+    def initial_values(self) -> dict[str, Array | LazyArray]:
+        """Where the variables' values come from at the start, by name."""
+        return {variable.name: variable.source for variable in self.variables}
+
+    @cached_property
+    def parameter_names(self) -> frozenset[str]:
+        """The variables that an optimizer may change."""
+        return frozenset(variable.name for variable in self.variables if variable.trainable)
+
+    @cached_property
+    def updated_names(self) -> frozenset[str]:
+        """The variables that the graph updates."""
+        return frozenset(variable.name for variable in self.updates)
+
+    @cached_property
+    def foreign_modules(self) -> frozenset[str]:
+        """The modules of operators, of those in attributes too, that are not Glowtrain's."""
+        modules = {type(operator).__module__ for operator in _operators(self.nodes)}
+        return frozenset(module for module in modules if module.partition(".")[0] != "glowtrain")
 
     def input(self, name: str) -> Input:
         """The input called ``name``. Raises :class:`GraphError`."""
@@ -206,3 +211,10 @@ def bodies_of(operator: Operator) -> dict[str, Graph]:
         if isinstance(value, Graph):
             found[name] = value
     return found
+
+
+INTERFACE = (
+    "input_types", "output_types", "initial_values", "parameter_names", "updated_names", "indexed_inputs",
+    "foreign_modules",
+)  # fmt: skip
+"""What callers of compiled graphs know of them: attributes that name no node."""

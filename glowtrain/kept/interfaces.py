@@ -13,7 +13,7 @@ from glowtrain.backends.container import pack, unpack
 from glowtrain.deferred import dataclass
 from glowtrain.errors import ArtifactError, ShapeError
 from glowtrain.graph import Binding, Graph
-from glowtrain.graph.interface import GraphInterface
+from glowtrain.graph.graph import INTERFACE
 from glowtrain.graph.specialise.index_ranges import IndexedInput, IndexRange
 from glowtrain.kept.origin import GraphOrigin
 from glowtrain.types import DTYPES, Array, LazyArray, Spec, TensorType, elements_of, parse_type, type_of
@@ -33,25 +33,25 @@ BROKEN = ArtifactError, ShapeError, AttributeError, IndexError, KeyError, TypeEr
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a graph: its name, the dimensions it is bound to, its interface, and its key if that was asked
-    for."""
+    """What is known of a graph: its name, the dimensions it is bound to, the attributes of its interface
+    (:data:`~glowtrain.graph.graph.INTERFACE`), and its key if that was asked for."""
 
     name: str
     binding: Binding
-    interface: GraphInterface
+    interface: dict[str, Any]
     key: str | None
 
 
 def graph_bytes(graph: Graph, origin: GraphOrigin) -> bytes | None:
     """The file of what is known of a graph. None for one that is bound by more than dimensions, returns more than
     tensors, has operators from elsewhere, or initial values that are to be found nowhere else and are large."""
-    binding, interface = graph.binding, graph.interface
-    if graph.results is not None or binding.values or binding.parts or interface.foreign:
+    binding = graph.binding
+    if graph.results is not None or binding.values or binding.parts or graph.foreign_modules:
         return None
     here: dict[str, Array] = {}
     variables = [
-        [name, str(type_of(initial)), name in interface.parameters, *_place(origin, name, initial, here)]
-        for name, initial in interface.variables.items()
+        [name, str(type_of(initial)), name in graph.parameter_names, *_place(origin, name, initial, here)]
+        for name, initial in graph.initial_values.items()
     ]
     if sum(array.nbytes for array in here.values()) > LARGEST:
         return None
@@ -60,13 +60,13 @@ def graph_bytes(graph: Graph, origin: GraphOrigin) -> bytes | None:
         "name": graph.name,
         "dims": dict(binding.dims),
         "key": graph.__dict__.get("key"),
-        "inputs": _texts(interface.inputs),
-        "outputs": _texts(interface.outputs),
+        "inputs": _texts(graph.input_types),
+        "outputs": _texts(graph.output_types),
         "variables": variables,
-        "updated": sorted(interface.updated),
+        "updated": sorted(graph.updated_names),
         "indexed": [
             [use.name, use.allowed.low, use.allowed.high, use.allowed.ignored, use.rearranged, use.fixed]
-            for use in interface.indexed
+            for use in graph.indexed_inputs
         ],
     }
     return pack(_GRAPH, here, facts)
@@ -77,17 +77,19 @@ def read_graph(data: bytes, origin: GraphOrigin) -> Known | None:
     try:
         here, facts = unpack(_GRAPH, data)
         _check_origin(facts, origin)
-        variables = {
+        initial = {
             name: _initial(origin, name, parse_type(text), where, here) for name, text, _, *where in facts["variables"]
         }
-        interface = GraphInterface(
+        values = (
             _types(facts["inputs"]),
             _types(facts["outputs"]),
-            variables,
+            initial,
             frozenset(name for name, _, trainable, *_ in facts["variables"] if trainable),
             frozenset(facts["updated"]),
             tuple(_indexed(*use) for use in facts["indexed"]),
+            frozenset[str](),
         )
+        interface = dict(zip(INTERFACE, values, strict=True))
         return Known(as_text(facts["name"]), Binding(dict(facts["dims"])), interface, _key(facts["key"]))
     except BROKEN:
         return None

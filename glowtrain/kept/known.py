@@ -75,9 +75,7 @@ def _promised(
         template=template,
         binding=binding or known.binding,
         results=None,
-        interface=known.interface,
-        input_types=known.interface.inputs,
-        output_types=known.interface.outputs,
+        **known.interface,
         **facts,
     )
 

@@ -145,12 +145,12 @@ class Steps:
         self._example_step = self.graphs.example_step
         self.residuals = None if residuals is None else own_updates.residuals_for(self._example_step, residuals)
         """How results wait for the backward pass: as they are, or rounded."""
-        variables = self._example_step.interface.variables
+        variables = self._example_step.initial_values
         needed = sum(type_of(initial).nbytes for initial in variables.values())
         check_variables(self._example_step.name, needed, self.budget.nbytes)
         self.signature = BatchSignature(self.graphs, self._example_step)
         self.hyper = Hyper(optimizer, self._example_step)
-        self.state = State({**variables, **self.graphs.inference_example.interface.variables})
+        self.state = State({**variables, **self.graphs.inference_example.initial_values})
         self.options = Options(facts=resolved.facts, memory=self.budget, residuals=self.residuals)
         """How a step is compiled."""
         self._step: Function = StepFunction(self.graphs, resolved, self.state, self.options)
@@ -336,8 +336,8 @@ class Steps:
 
     def parameters(self) -> dict[str, Array]:
         """Copies of the trainable parameters, frozen ones included, by name."""
-        shape = self._example_step.interface
-        return {name: self.state.read(name) for name in shape.variables if name in shape.parameters}
+        parameters = self._example_step.parameter_names
+        return {name: self.state.read(name) for name in self._example_step.initial_values if name in parameters}
 
     def variables(self) -> dict[str, Array]:
         """Copies of the whole state by name: parameters, optimizer's slots, counters, running statistics."""
@@ -402,7 +402,7 @@ class Steps:
 
     def keep_best(self) -> None:
         """Remember the present parameters and running statistics as the best."""
-        self._best = {name: self.state.read(name) for name in self.graphs.inference_example.interface.variables}
+        self._best = {name: self.state.read(name) for name in self.graphs.inference_example.initial_values}
 
     def use_best(self) -> None:
         """Go back to the parameters that :meth:`keep_best` remembered."""

@@ -54,7 +54,7 @@ def key_of(
 def _foreign_modules(graph: Graph, makers: Iterable[type]) -> set[str]:
     """The modules of operators and ``makers`` that are not Glowtrain's."""
     modules = {cls.__module__ for cls in makers}
-    return {*graph.interface.foreign, *(module for module in modules if module.partition(".")[0] != "glowtrain")}
+    return {*graph.foreign_modules, *(module for module in modules if module.partition(".")[0] != "glowtrain")}
 
 
 @functools.cache

@@ -195,7 +195,7 @@ def _source(value: Value | None) -> tuple[Value | None, tuple[Node, ...]]:
 def index_problems(graph: Graph, arrays: Mapping[str, Array], *, fixed: bool = False) -> list[str]:
     """What is wrong with index inputs, one line each; with ``fixed`` only by what holds for any number of examples."""
     given = dict(arrays)
-    asked = (use for use in graph.interface.indexed if use.name in given and (use.fixed or not fixed))
+    asked = (use for use in graph.indexed_inputs if use.name in given and (use.fixed or not fixed))
     if all(use.holds(given) for use in asked):
         return []
     uses = [use for use in graph.index_uses if use.fixed or not fixed]

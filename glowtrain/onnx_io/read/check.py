@@ -61,7 +61,7 @@ def check_nesting(proto: ModelProto, title: str) -> None:
     tops = [proto.graph.node, *(function.node for function in proto.functions)]
     for top in (node for nodes in tops for node in nodes):
         inside = list(subgraphs(top))
-        for _ in range(DEEPEST):
+        for _ in range(DEEPEST if inside else 0):
             inside = [body for graph in inside for node in graph.node for body in subgraphs(node)]
         if inside:
             raise too_deep(title, describe(top))

@@ -54,8 +54,11 @@ def key_of(node: NodeProto) -> str:
 
 def class_of(node: NodeProto) -> type[Operator] | None:
     """The registered operator of a node: under its own key, or one of Glowtrain's that finds the size of its result."""
-    own, sized = lookup(key_of(node)), lookup(f"glowtrain.{node.op_type}")
-    return sized if own is None and sized is not None and sized.has("data_dependent_sizes") else own
+    own = lookup(key_of(node))
+    if own is not None:
+        return own
+    sized = lookup(f"glowtrain.{node.op_type}")
+    return sized if sized is not None and sized.has("data_dependent_sizes") else None
 
 
 def state_variables(model: ModelProto, variables: Sequence[Variable]) -> None:
@@ -99,7 +102,9 @@ def is_weight(array: Array) -> bool:
 
 
 def _running(node: NodeProto) -> list[str]:
-    return [name for place, name in enumerate(node.input) if name and is_running(node, place)]
+    cls = class_of(node)
+    places = () if cls is None else cls.running_inputs
+    return [name for place, name in enumerate(node.input) if name and place in places]
 
 
 def is_running(node: NodeProto, place: int) -> bool:

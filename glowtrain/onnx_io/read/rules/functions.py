@@ -8,6 +8,7 @@ Sources: https://onnx.ai/onnx/repo-docs/IR.html (functions), https://onnx.ai/onn
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -118,6 +119,7 @@ def defined_by_bodies() -> Iterator[str]:
             yield f"{domain}{schema.name}"
 
 
+@functools.cache
 def is_defined_by_body(key: str) -> bool:
     """Whether ONNX defines the operator of a registry key by a body."""
     domain, _, name = key.rpartition(".")
