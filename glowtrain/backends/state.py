@@ -245,7 +245,10 @@ ALIGNMENT = 64
 
 
 def aligned(array: Array) -> Array:
-    """A contiguous, aligned copy."""
+    """A contiguous, aligned copy. One of nothing but zeros that are in memory once, as slots of optimizers begin, takes
+    no memory before it is written to."""
+    if array.size > 1 and not any(array.strides) and not any(array.reshape(-1)[:1].tobytes()):
+        return zeros(array.shape, array.dtype)
     result = _placed(np.empty(array.nbytes + ALIGNMENT, np.uint8), array.shape, array.dtype)
     result[...] = array
     return result

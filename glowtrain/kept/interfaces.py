@@ -124,8 +124,9 @@ def _initial(
 
 
 def _even(element: bytes, type_: TensorType) -> Array:
-    found: Array = np.frombuffer(element * type_.size, type_.dtype.numpy).reshape(type_.shape)
-    return found
+    if not type_.size:
+        return np.zeros(type_.shape, type_.dtype.numpy)
+    return np.broadcast_to(np.frombuffer(element, type_.dtype.numpy).reshape(()), type_.shape)
 
 
 def _indexed(name: str, low: Any, high: Any, ignored: int | None, *facts: bool) -> IndexedInput:
