@@ -33,7 +33,7 @@ from glowtrain.program.program import Instruction
 
 
 @dataclass
-class Use:
+class LoadUse:
     """One load of a buffer: how often it runs, and whether a contraction reads it directly."""
 
     load: Load
@@ -48,7 +48,7 @@ class InliningReader:
         self._instruction = instruction
         self._waiting: dict[Buffer, Definition] = {}
         self._hidden: set[Buffer] = set()
-        self._uses: dict[Buffer, list[Use]] | None = None
+        self._uses: dict[Buffer, list[LoadUse]] | None = None
 
     @property
     def instruction(self) -> Instruction:
@@ -81,7 +81,7 @@ class InliningReader:
         self._waiting[buffer] = defined
         self._hidden.update(sources)
 
-    def uses(self, buffer: Buffer) -> list[Use]:
+    def uses(self, buffer: Buffer) -> list[LoadUse]:
         """The loads of a buffer. What waits is inlined first if it has some, or stands in their subscripts."""
         if self._waiting and (
             buffer in self._hidden or any(self._changes(use.load) for use in self._all_uses().get(buffer, ()))
@@ -89,7 +89,7 @@ class InliningReader:
             self._instruction = self.instruction
         return self._all_uses().get(buffer, [])
 
-    def _all_uses(self) -> dict[Buffer, list[Use]]:
+    def _all_uses(self) -> dict[Buffer, list[LoadUse]]:
         if self._uses is None:
             self._uses = {}
             for use in _uses(self._instruction):
@@ -135,28 +135,28 @@ def _at(defined: Definition, load: Load) -> Expr:
 # ---- the loads of an instruction
 
 
-def _uses(instruction: Instruction, trips: int = 1) -> list[Use]:
+def _uses(instruction: Instruction, trips: int = 1) -> list[LoadUse]:
     """Every load of an instruction."""
-    found: list[Use] = []
+    found: list[LoadUse] = []
     _statement_uses(instruction.nests, trips, found)
     for inner in instruction.children:
         found += _uses(inner, trips * instruction.trips)
     return found
 
 
-def _statement_uses(body: Sequence[Statement], trips: int, found: list[Use]) -> None:
+def _statement_uses(body: Sequence[Statement], trips: int, found: list[LoadUse]) -> None:
     for statement in body:
         if isinstance(statement, For):
             _statement_uses(statement.body, trips * math.prod(index.extent for index in statement.indices), found)
         elif not statement.reductions:
-            found += [Use(load, trips, operand=False) for load in dict.fromkeys(statement.loads)]
+            found += [LoadUse(load, trips, operand=False) for load in dict.fromkeys(statement.loads)]
         else:
             seen: set[Expr] = set()
             for expr in expressions(statement):
                 found += _expression_uses(expr, trips, seen)
 
 
-def _expression_uses(expr: Expr, trips: int, seen: set[Expr]) -> Iterator[Use]:
+def _expression_uses(expr: Expr, trips: int, seen: set[Expr]) -> Iterator[LoadUse]:
     """The loads in an expression; in a reduction they run more often, and a contraction reads its operands."""
     stack = [(expr, trips, False)]
     while stack:
@@ -165,7 +165,7 @@ def _expression_uses(expr: Expr, trips: int, seen: set[Expr]) -> Iterator[Use]:
             continue
         seen.add(node)
         if isinstance(node, Load):
-            yield Use(node, times, operand)
+            yield LoadUse(node, times, operand)
         if isinstance(node, Reduce):
             times *= math.prod(index.extent for index in node.indices)
             operand = contraction_operands(node) is not None

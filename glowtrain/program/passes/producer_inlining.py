@@ -30,7 +30,7 @@ from glowtrain.program.analysis.kernel_facts import (
     is_linear,
     is_move,
 )
-from glowtrain.program.passes.inlining_reader import InliningReader, Use
+from glowtrain.program.passes.inlining_reader import InliningReader, LoadUse
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.stages import Explain, Facts, Refused
 from glowtrain.types import f32, f64, i8, u8
@@ -202,7 +202,7 @@ class _Inlining:
 
 
 def _chosen(
-    buffer: Buffer, defined: Definition, uses: dict[int, list[Use]], all_readers: bool, saves: Callable[[], bool]
+    buffer: Buffer, defined: Definition, uses: dict[int, list[LoadUse]], all_readers: bool, saves: Callable[[], bool]
 ) -> list[int] | Refused:
     """The readers into which the definition goes."""
     if is_move(defined.value):
@@ -234,7 +234,7 @@ def _reads_bytes(load: Load, defined: Definition) -> bool:
     )
 
 
-def _movable(use: Use, defined: Definition) -> bool:
+def _movable(use: LoadUse, defined: Definition) -> bool:
     if needs_check(use.load):
         return False
     if isinstance(defined.value, Const):
