@@ -19,9 +19,10 @@ from glowtrain.program.parse import parse
 from glowtrain.program.passes import reuse as reusing
 from glowtrain.program.passes.loop_fusion.fuse_pair import Limits
 from glowtrain.program.passes.rematerialisation import rematerialize as passes
+from glowtrain.program.passes.rematerialisation.holes import Drop
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
 from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
-from glowtrain.program.passes.rematerialisation.timeline import Drop, Timeline
+from glowtrain.program.passes.rematerialisation.timeline import Timeline
 from glowtrain.program.passes.reuse import ReuseOperands, reuse
 from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.passes.slices import groups, slicing

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from glowtrain.loops import Buffer
 from glowtrain.names import Names
+from glowtrain.program.passes.rematerialisation.holes import Hole
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
-from glowtrain.program.passes.rematerialisation.timeline import Hole, Timeline
+from glowtrain.program.passes.rematerialisation.timeline import Timeline
 from glowtrain.program.program import Instruction, Kernel
 
 

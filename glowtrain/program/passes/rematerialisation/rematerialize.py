@@ -26,10 +26,11 @@ from glowtrain.program.memory.plan import plan, smallest
 from glowtrain.program.passes.bodies import bodies, with_bodies
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits, Sums
 from glowtrain.program.passes.rematerialisation.copies import with_copies
+from glowtrain.program.passes.rematerialisation.holes import Drop, Gap, Hole, Holes
 from glowtrain.program.passes.rematerialisation.neighbours import fuse_neighbours
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
 from glowtrain.program.passes.rematerialisation.reorder import Reordering
-from glowtrain.program.passes.rematerialisation.timeline import Drop, Gap, Hole, Holes, Timeline
+from glowtrain.program.passes.rematerialisation.timeline import Timeline
 from glowtrain.program.passes.rematerialisation.twice import made_twice
 from glowtrain.program.passes.reuse import live_in_place, reused
 from glowtrain.program.passes.schedule import peak_bytes
