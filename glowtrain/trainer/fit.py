@@ -17,14 +17,14 @@ from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.checkpoints.files import check_writable
 from glowtrain.trainer.feed import Data, comes_in_batches, named, validation_of
 from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
-from glowtrain.trainer.interrupts import Interrupts, Terminated
+from glowtrain.trainer.interrupts import Breakable, Interrupts, Terminated
 from glowtrain.trainer.micro_batches.split import check_batches
 from glowtrain.trainer.pace import Pace
 from glowtrain.trainer.progress import Display
 from glowtrain.trainer.sources.cut import ArraySource
 from glowtrain.trainer.sources.loader import READ_ONCE, LoaderSource, loader_of
 from glowtrain.trainer.sources.source import BatchRow, BatchSource, EpochRows
-from glowtrain.trainer.steps import Breakable, Steps
+from glowtrain.trainer.steps import Steps
 from glowtrain.types import Array, Shape
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Protocol
 
-from glowtrain.errors import InputError
+from glowtrain.errors import GlowtrainError, InputError
 from glowtrain.forks import renew_in_children
 
 
@@ -97,3 +97,29 @@ class Alone:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._inside = None
+
+
+class HasWhole(Protocol):
+    """What can be broken off: a trainer."""
+
+    whole: bool
+
+
+class Breakable:
+    """A trainer is not ``whole`` if this block (``with``) is broken off, but for errors of ours: these come before
+    anything ran."""
+
+    def __init__(self, steps: HasWhole) -> None:
+        self.steps = steps
+        self.before = steps.whole
+
+    def __enter__(self) -> None:
+        self.steps.whole = False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.steps.whole = True
+        elif isinstance(error, GlowtrainError):
+            self.steps.whole = self.before

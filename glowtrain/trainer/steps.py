@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from glowtrain.backends.state import State
 from glowtrain.collector import uncollected
 from glowtrain.compiler import Function, Specialisation, compile
 from glowtrain.deferred import Deferred, dataclass
-from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
+from glowtrain.errors import InputError, NonFiniteError
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, no_model
 from glowtrain.kept.known import KnownGraphs
@@ -41,7 +40,7 @@ from glowtrain.trainer.feed import Data, comes_in_batches, held_out, named
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper, schedule_factor
-from glowtrain.trainer.interrupts import Alone
+from glowtrain.trainer.interrupts import Alone, Breakable
 from glowtrain.trainer.micro_batches.split import MicroBatches, checked_count
 from glowtrain.trainer.micro_batches.within_budget import StepFunction
 from glowtrain.trainer.predict import Predictor
@@ -70,26 +69,6 @@ class Measured:
     losses: list[float]
     metrics: dict[str, list[float]]
     bad: tuple[float, dict[str, Array]] | None = None
-
-
-class Breakable:
-    """A trainer is not ``whole`` if this block (``with``) is broken off, but for errors of ours: these come before
-    anything ran."""
-
-    def __init__(self, steps: Steps) -> None:
-        self.steps = steps
-        self.before = steps.whole
-
-    def __enter__(self) -> None:
-        self.steps.whole = False
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.steps.whole = True
-        elif isinstance(error, GlowtrainError):
-            self.steps.whole = self.before
 
 
 class Steps:
