@@ -100,12 +100,61 @@ def test_every_task_runs_once(threads: int, tasks: int, each: int, times: int, w
     assert np.all(jobs(pool, tasks, each, times, wake) == times)
 
 
+_NOTING = """
+define void @note(ptr %context, i64 %thread, i64 %begin, i64 %end) #0 {
+  %count = load i64, ptr %context
+  %next = add i64 %count, 1
+  store i64 %next, ptr %context
+  %place = getelementptr i64, ptr %context, i64 %next
+  %tasks = sub i64 %end, %begin
+  store i64 %tasks, ptr %place
+  ret void
+}
+"""
+
+
+def test_a_claim_is_half_of_what_is_left() -> None:
+    """Few ranges, of which the last ones are small."""
+    library, pool, ranges = toolchain.build(_NOTING, Target.host(), ["note"]), pool_of(1), np.zeros(40, np.int64)
+    pool.run(library.address("note"), ranges.ctypes.data, 64)
+    assert list(ranges[: 2 + ranges[0]]) == [7, 32, 16, 8, 4, 2, 1, 1, 0]
+
+
 def test_threads_that_sleep_are_woken_or_not_needed() -> None:
     pool = pool_of(3)
     pool.start()
     for wake in (0, 1, 0, 1):
         time.sleep(0.02)
         assert np.all(jobs(pool, 64, 1, 3, wake) == 3)
+
+
+SLEEPERS = 24
+"""Where a pool counts the workers that sleep, in elements of 8 bytes."""
+
+
+def test_many_small_jobs_in_a_row_wake_threads_that_sleep() -> None:
+    """Each alone is not worth it: fifteen of them leave the worker asleep, in the next one it takes part."""
+    pool, met = ThreadPool(2), threading.Event()
+    pool.start()
+    while pool.memory.view(np.int64)[SLEEPERS] == 0:
+        time.sleep(0.001)
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 3)
+    def body(context: int, thread: int, begin: int, end: int) -> None:
+        if thread == 1:
+            met.set()
+        elif context:
+            met.wait(30)
+
+    sizes = [ctypes.c_size_t] * 3
+    run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *sizes)(int(pool.memory.view(np.int64)[0]))
+    address = ctypes.cast(body, ctypes.c_void_p).value
+    for _ in range(15):
+        run(pool.address, address, 0, 2, 1, 0)
+    assert not met.is_set()
+    run(pool.address, address, 1, 2, 1, 0)
+    assert met.is_set()
+    pool.stop()
 
 
 def test_callers_on_several_threads_of_one_pool() -> None:
