@@ -17,6 +17,9 @@ from glowtrain.deferred import dataclass
 
 WANTED = 32
 """Tasks of a kernel from which on no further loop is cut: enough for threads to finish at about the same time."""
+ELSEWHERE = 8.0
+"""Bytes in a cycle, from another core or from a cache that all share. Alone, a core would have to fetch what others
+wrote, or what it read so long ago that its own cache has lost it."""
 PARAMS = ((INDEX, "begin"), (INDEX, "end"))
 """The last parameters of every kernel."""
 

@@ -167,7 +167,7 @@ def choose(problem: Problem, machine: Machine) -> ContractionPlan:
         for found in _cheapest(problem, machine)
         for y in _refined(found.x, found.kinds, traffic(found.x, found.mean) <= found.step)
     ]
-    cost, best, kinds = min(fine, key=lambda entry: entry[0])
+    cost, best, kinds = min(fine, key=lambda entry: entry[0] * (rates.SCATTERED if _scatters(entry[1]) else 1))
     return arranged(best, kinds, cost)
 
 
@@ -208,6 +208,14 @@ def _priced(problem: Problem, machine: Machine) -> Iterator[_Priced]:
                 known[key] = classify(x.problem, x.vec, key[2])
             step, mean = compute(x, known[key])
             yield _Priced(x, number, known[key], step, mean, steps_alone(x, step, mean))
+
+
+def _scatters(x: Candidate) -> bool:
+    """Whether a tile takes all of what lies farthest apart in C, as images do, and other loops than that of the lanes
+    stand around it: threads cannot share out images then, as other kernels do."""
+    far = max(x.problem.outputs, key=x.problem.strides("c").__getitem__, default=-1)
+    tile = dict(x.tile)
+    return far in tile and tile[far] == x.problem.loops[far].extent and bool(set(x.problem.outputs) - {x.vec, *tile})
 
 
 def _candidates(problem: Problem, machine: Machine) -> Iterator[Candidate]:

@@ -13,14 +13,18 @@ from math import prod
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, balanced
 from glowtrain.backends.cpu.contraction.levels import Level
 from glowtrain.backends.cpu.contraction.rates import NEW_PAGE, NEXT_LINES, THIRD_LEVEL
-from glowtrain.backends.cpu.tasks import WANTED, Work
+from glowtrain.backends.cpu.tasks import ELSEWHERE, WANTED, Work
 from glowtrain.deferred import dataclass
 
 ENOUGH = 8
 """Tasks from which on no loop is cut that stands inside of packing that is more than that part of the whole:"""
 AGAIN = 0.02
 """so much of a contraction's cycles."""
+LITTLE = 1 / 16
+"""The part of a contraction's cycles that each range may pack again, where it has rows of its own then."""
 _PACKS = ("pack_a", "pack_b")
+_EACH = ("each", "tile", "vectors")
+"""Levels of trips that are all alike."""
 _LANES = ("vectors", "columns")
 """Levels whose size is in vectors."""
 
@@ -41,35 +45,69 @@ class Cut:
 def cut(plan: ContractionPlan, copied: float = 0.0) -> Cut:
     """The task loops of a plan. ``copied``: cycles for what the function copies before its first level."""
     depths = _depths(plan)
-    if _rows_first(plan, depths):
-        return _by_rows(plan, depths, copied)
+    by_rows = _rows(plan, depths)
+    if by_rows is not None:
+        return _by_rows(plan, *by_rows, copied)
     each, tasks = dict[int, int](), 1
     for depth in reversed(depths):
         each[depth] = tasks
         tasks = _tasks(plan, depth, tasks)
     shared = copied + _packed_again(plan, depths) + _streamed_again(plan, depths)
-    work = Work(tasks, max(plan.cost + copied - shared, 0.0) / tasks, shared, _together(plan, each))
+    work = Work(tasks, _own(plan, copied, shared) / tasks, shared, _together(plan, each))
     return Cut(each, work)
 
 
-def _rows_first(plan: ContractionPlan, depths: list[int]) -> bool:
-    """Whether threads had better share rows of C, although columns are the outer loop: where all of B, which each
-    would read then, is less than all of A, or is in each core's cache since the last trip of a loop around. Rows are
-    what other kernels share, too, so that A and C stay with one core."""
-    if len(depths) != 2 or any(level.kind in (*_PACKS, "chunk") for level in plan.levels[: depths[-1]]):
-        return False
-    outer, inner = (plan.problem.loops[plan.levels[depth].loop] for depth in depths)
-    if outer.a or not outer.b or inner.b or not inner.a:
-        return False
-    b = _bytes(plan, "b")
-    return b < _bytes(plan, "a") or (plan.problem.resident("b") and b <= plan.machine.l2)
+def _own(plan: ContractionPlan, copied: float, shared: float) -> float:
+    """Cycles of all tasks, beside those that every range takes."""
+    return max(plan.cost + copied - shared, sum(_touched(plan, each) for each in "abc") / ELSEWHERE)
 
 
-def _by_rows(plan: ContractionPlan, depths: list[int], copied: float) -> Cut:
+def _touched(plan: ContractionPlan, operand: str) -> int:
+    """Bytes of an operand: those of an element once, as windows of an image have most of theirs in common."""
+    problem = plan.problem
+    moving = [(step, loop.extent) for step, loop in zip(problem.strides(operand), problem.loops, strict=True) if step]
+    reach = 1 + sum(step * (extent - 1) for step, extent in moving)
+    return min(prod(extent for _, extent in moving), reach) * problem.bytes_of(operand)
+
+
+def _rows(plan: ContractionPlan, depths: list[int]) -> tuple[int, int] | None:
+    """The depths of columns and of the rows inside of them that threads had better share, although columns are the
+    outer loop: where all of B, which each would read then, is less than all of A, or is in each core's cache since the
+    last trip of a loop around. Rows are what other kernels share, too, so that A and C stay with one core."""
+    if len(depths) == 2 and not any(level.kind in (*_PACKS, "chunk") for level in plan.levels[: depths[-1]]):
+        outer, inner = (plan.problem.loops[plan.levels[depth].loop] for depth in depths)
+        if not outer.a and outer.b and not inner.b and inner.a and _near(plan, "b"):
+            return depths[0], depths[1]
+    return _farthest(plan)
+
+
+def _near(plan: ContractionPlan, operand: str) -> bool:
+    """Whether each range may well read all of an operand."""
+    size, other = (_bytes(plan, each) for each in (operand, "a" if operand == "b" else "b"))
+    return size < other or (plan.problem.resident(operand) and size <= plan.machine.l2)
+
+
+def _farthest(plan: ContractionPlan) -> tuple[int, int] | None:
+    """The same where rows lie farthest apart in C, as those of images do, and what stands around them goes through
+    columns of an image or some lanes of all, and packs little of B."""
+    loop = max(plan.problem.outputs, key=plan.problem.strides("c").__getitem__, default=-1)
+    rows = next((depth for depth, level in enumerate(plan.levels) if level.loop == loop and level.kind in _EACH), None)
+    if rows is None or not all(plan.problem.strides(each)[loop] or _near(plan, each) for each in "ab"):
+        return None
+    around = [(depth, level) for depth, level in enumerate(plan.levels[:rows]) if level.kind != "pack_b"]
+    columns = [depth for depth, level in around if _trips(plan, level) > 1]
+    if not columns or any(level.kind not in _EACH or level.loop not in plan.problem.outputs for _, level in around):
+        return None
+    tasks = _trips(plan, plan.levels[rows]) * _trips(plan, plan.levels[columns[-1]])
+    little = _packed_again(plan, [rows]) <= LITTLE * plan.cost
+    return (columns[-1], rows) if tasks >= ENOUGH and little else None
+
+
+def _by_rows(plan: ContractionPlan, around: int, inside: int, copied: float) -> Cut:
     """Tasks of which neighbours are columns of the same rows."""
-    columns, rows = (_trips(plan, plan.levels[depth]) for depth in depths)
-    tasks = rows * columns
-    return Cut({depths[1]: 1}, Work(tasks, plan.cost / tasks, copied), (depths[0], columns))
+    columns, rows = (_trips(plan, plan.levels[depth]) for depth in (around, inside))
+    tasks, shared = rows * columns, copied + _packed_again(plan, [inside])
+    return Cut({inside: 1}, Work(tasks, _own(plan, copied, shared) / tasks, shared), (around, columns))
 
 
 def _depths(plan: ContractionPlan) -> list[int]:

@@ -117,6 +117,8 @@ OTHER_LINES = 14
 """The same of lines that do not; fitted."""
 FIRST_RUN = 36
 """Cycles for each run of neighbouring elements, in rows far from each other, that another core has or none; fitted."""
+SCATTERED = 1.03
+"""Factor for tiles of a point of all images, all of which come from all cores; where two plans cost about the same."""
 THIRD_LEVEL = 6
 """Bytes in a cycle that the third-level cache delivers; fitted."""
 WRITTEN = 2

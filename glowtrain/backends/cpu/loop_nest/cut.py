@@ -31,8 +31,6 @@ from glowtrain.types import i64
 
 CYCLES = {Cost.CHEAP: 1.0, Cost.STEP: 2.0, Cost.EXPENSIVE: 16.0}
 """Of scalar functions on a vector, beside others; expensive ones take from 9 (exp, log) to 60 (pow)."""
-BYTES = 8.0
-"""In a cycle, from another core or from a cache that all share. Alone, a core would have to fetch what others wrote."""
 SHORT = 16
 """Elements of a reduction that may be summed again for each range."""
 

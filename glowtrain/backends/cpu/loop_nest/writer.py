@@ -16,7 +16,7 @@ from glowtrain.backends.cpu.contraction.copies.pack import Square, square_text
 from glowtrain.backends.cpu.loop_nest.byte_packs import packs
 from glowtrain.backends.cpu.loop_nest.chains import carried, recurrence
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
-from glowtrain.backends.cpu.loop_nest.cut import BYTES, NOTHING, cut, moved, operations
+from glowtrain.backends.cpu.loop_nest.cut import NOTHING, cut, moved, operations
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
 from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.cpu.loop_nest.scope import Context
@@ -33,7 +33,7 @@ from glowtrain.backends.cpu.order.analysis import (
     vector_cost,
 )
 from glowtrain.backends.cpu.order.nest import best_lane, computed_types, reference_lane
-from glowtrain.backends.cpu.tasks import TaskRange, Work, plain
+from glowtrain.backends.cpu.tasks import ELSEWHERE, TaskRange, Work, plain
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.formats import MEMORY, REGISTER
 from glowtrain.backends.llvm.target import Target
@@ -92,7 +92,7 @@ class Nests(StatementWriter):
             self._loop(body[0], whole=True)
         else:
             self.write(body)
-        cycles = max(operations(body, self.target.width("f32")), moved(body) / BYTES)
+        cycles = max(operations(body, self.target.width("f32")), moved(body) / ELSEWHERE)
         return Work(self.cut.tasks, cycles / self.cut.tasks)
 
     def write(self, body: Sequence[Statement]) -> None:

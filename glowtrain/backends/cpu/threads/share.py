@@ -19,7 +19,7 @@ from glowtrain.backends.llvm.text import CALLER, INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import NULL, POINTER, LlvmType, pointer
 from glowtrain.deferred import dataclass
 
-WORTH = 4
+WORTH = 2
 """Chunks of a call, of that size, from which on it is shared: telling another thread and waiting for it takes 0.2 µs
 while that one is awake, and what it reads and writes has to come from core to core."""
 WAKE = 100_000
