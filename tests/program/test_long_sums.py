@@ -11,7 +11,7 @@ from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.loops import Buffer, Expr, For, Index, Load, Reduce, Store, call, indices_of, reduce
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.parse import parse
-from glowtrain.program.passes.long_sums import COLUMNS, CONTRACTION, LONG_CONTRACTION, ROWS, WORK, SplitSums, split
+from glowtrain.program.passes.long_sums import COLUMNS, CONTRACTION, FEW, LONG_CONTRACTION, ROWS, WORK, SplitSums, split
 from glowtrain.program.program import Kernel, Program
 from glowtrain.program.text import to_text
 from glowtrain.program.verify import verify
@@ -200,6 +200,41 @@ def test_programs_with_repeats_keep_their_meaning() -> None:
         for a, b in zip(evaluate(p, feeds), evaluate(after, feeds), strict=True):
             for name in a:
                 np.testing.assert_allclose(a[name], b[name], rtol=1e-5, atol=1e-5)
+
+
+def gradient(pixels: int, c: int, k: int, *, images: int = 8, inner: str = "n, h") -> str:
+    """The gradient of a 1x1 convolution's weights."""
+    shape = "{},{}" if inner == "n, h" else "{1},{0}"
+    x, dy = (f"f32[{shape.format(images, pixels)},{channels}]" for channels in (c, k))
+    sum_ = f"y[k, c] = sum(n<{images}, h<{pixels}: x[{inner}, c] * dy[{inner}, k])"
+    return text_of(f"k<{k}, c<{c} of f32[{k},{c}]", sum_, x=x, dy=dy)
+
+
+def test_a_gradient_of_few_products_is_cut_in_two_between_images() -> None:
+    assert summed(gradient(36, 32, 192)) == (
+        "kernel total.parts:\n"
+        "  for i0<2, i1<192, i2<32: total.parts[i0, i1, i2] = "
+        "sum(n<4, h<36: x[4*i0 + n, h, i2] * dy[4*i0 + n, h, i1])\n"
+        "kernel total:\n"
+        "  for k<192, c<32: y[k, c] = sum(r0<2: total.parts[r0, k, c])"
+    )
+
+
+@pytest.mark.parametrize(
+    ("why", "text"),
+    [
+        ("its parts are more than a quarter of the operands", gradient(9, 56, 336)),
+        ("an image's pixels lie farther apart than the images", gradient(36, 32, 192, inner="h, n")),
+        ("each half would be short", gradient(30, 32, 128, images=7)),
+        ("it is enough work to wait for", gradient(144, 64, 256)),
+    ],
+)
+def test_other_gradients_stay_whole(why: str, text: str) -> None:
+    assert ".parts" not in summed(text), why
+
+
+def test_work_that_is_worth_waiting_for() -> None:
+    assert 144 * 8 * 64 * 256 > FEW > 36 * 8 * 32 * 192
 
 
 def test_every_cut_makes_parts_worth_their_memory() -> None:

@@ -65,6 +65,11 @@ task, and each part has to bring operands into registers again."""
 LONG_CONTRACTION = SumCut(results=1 << 15, parts=8, elements=1 << 11, beside=0.25)
 """Products of which each tile of results reads operands far longer than a cache, as the gradient of a convolution's
 weights reads all images: cut by tiles, threads would each bring all of them; cut by parts, their own ones."""
+SHORT_CONTRACTION = SumCut(results=1 << 14, parts=2, elements=128)
+"""The same of few products, done in some 10 µs, where each core would wait as long for what the other one wrote."""
+FEW, EXCHANGED = 1 << 21, 0.25
+"""Products that are few; and what their parts have at most of the elements of both operands, so that cores exchange
+less of them than they would of the operands."""
 LANES, TASKS, SHARED, FAR = 32, 128, 1 << 17, 1 << 19
 """Of the product of a vector and a matrix: results, neighbours in memory, that are some vectors, and that are tasks
 enough without parts; products from which on threads share them, and from which on the matrix comes from memory, faster
@@ -127,6 +132,13 @@ def _axis(sum_: Reduce, outer: Sequence[Index], around: Sequence[Index]) -> tupl
         return None
     kind = _cut(sum_, outer)
     cut = LONG_CONTRACTION if kind is CONTRACTION and results > kind.results else kind
+    found = _divided(cut, sum_, results, elements)
+    short = found is None and cut is LONG_CONTRACTION and results * elements <= FEW
+    return _halved(sum_, results, elements) if short else found
+
+
+def _divided(cut: SumCut, sum_: Reduce, results: int, elements: int) -> tuple[int, int] | None:
+    """The first axis along which a sum can be cut so, and into how many parts."""
     if results > cut.results:
         return None
     most = min(cut.parts, elements // cut.elements, _beside(sum_) * cut.beside / results)
@@ -135,6 +147,16 @@ def _axis(sum_: Reduce, outer: Sequence[Index], around: Sequence[Index]) -> tupl
         if parts > 1:
             return axis, parts
     return None
+
+
+def _halved(sum_: Reduce, results: int, elements: int) -> tuple[int, int] | None:
+    """The same of a contraction of few products: along what lies farthest apart in both operands, as images do."""
+    loads = [node for node in walk(sum_.body) if isinstance(node, Load)]
+    parts = SHORT_CONTRACTION.parts
+    if parts * results > EXCHANGED * sum(load.buffer.type.size for load in loads):
+        return None
+    found = _divided(SHORT_CONTRACTION, sum_, results, elements)
+    return found if found and all(_outermost(load) == {sum_.indices[found[0]]} for load in loads) else None
 
 
 def _beside(sum_: Reduce) -> int:
@@ -189,6 +211,12 @@ def _innermost(load: Load) -> frozenset[Index]:
     """The indices that lead to the neighbour in memory."""
     axes = [axis for axis in load.buffer.layout if load.buffer.shape[axis] > 1]
     return _mentioned(load.index[axes[-1]]) if axes else frozenset()
+
+
+def _outermost(load: Load) -> frozenset[Index]:
+    """The indices that lead to what is farthest away in memory."""
+    axes = [axis for axis in load.buffer.layout if load.buffer.shape[axis] > 1]
+    return _mentioned(load.index[axes[0]]) if axes else frozenset()
 
 
 def _mentioned(expr: Expr) -> frozenset[Index]:
