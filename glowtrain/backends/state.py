@@ -174,8 +174,7 @@ class State:
 
     def changed(self, names: Collection[str]) -> None:
         """Say that variables get other values; who says it holds the lock for writing until they have them."""
-        stale = {key for key in self._packed if key[0] in names}
-        if stale:
+        if self._packed and (stale := {key for key in self._packed if key[0] in names}):
             self._stale |= stale
             self.moves += 1
 
