@@ -1,7 +1,7 @@
 """Graph to Program: every node becomes loop nests over buffers, every Scan a repeat.
 
-Operators without ``lower`` were replaced by their decomposition before. But for :mod:`~glowtrain.lower.chains` of
-elementwise operators nothing is optimised here: each node writes its own buffers; fusion removes most of them.
+Operators without ``lower`` were replaced by their decomposition before. But for :mod:`~glowtrain.lower.update_groups`
+nothing is optimised here: each node writes its own buffers; fusion removes most of them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from dataclasses import field, replace
 from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Rows, Statement, Tensor, indices_of
-from glowtrain.lower.chains import LONGEST, Chained, linked, lower_chain, size_of
+from glowtrain.lower.update_groups import UpdateGroup, lower_group, update_groups
 from glowtrain.lower.updates import pieces
 from glowtrain.names import Names
 from glowtrain.native import NativeFunction
 from glowtrain.ops.control.scan import Scan
-from glowtrain.ops.core.family import Elementwise
 from glowtrain.program.program import Call, Instruction, Kernel, Program, Repeat
 from glowtrain.types import i64
 
@@ -36,16 +35,18 @@ class Lower:
 
 
 def values_by_buffer(graph: Graph) -> dict[str, Value]:
-    """The value that each buffer of the lowered graph holds, by the buffer's name; values inside of Scans have none."""
+    """The value that each buffer of the lowered graph holds, by the buffer's name, or by that of a value within a
+    kernel; values inside of Scans have none."""
     lowering = _Lowering(graph)
     lowering.program()
     values = (*graph.leaves, *(value for node in graph.nodes for value in node.outputs))
-    chains = lowering.chains
-    return {chains[v].name if v in chains else lowering.tensors[v].buffer.name: v for v in values}
+    inside = lowering.inside
+    return {inside[v] if v in inside else lowering.tensors[v].buffer.name: v for v in values}
 
 
 def nodes_by_kernel(graph: Graph) -> dict[str, Node]:
-    """The node that each kernel and call of the lowered graph computes, by its name; copies belong to none."""
+    """The node that each kernel and call of the lowered graph computes, by its name; of a group of updates it is the
+    last. Copies belong to none."""
     lowering = _Lowering(graph)
     lowering.program()
     return lowering.origins
@@ -62,25 +63,28 @@ class _Lowering:
     origins: dict[str, Node] = field(default_factory=dict)
     homes: dict[Value, Tensor] = field(default_factory=dict)
     """Where results of the body that is being lowered belong."""
-    chains: dict[Value, Chained] = field(default_factory=dict)
-    """The results that their readers compute."""
-    linked: frozenset[Value] = frozenset()
-    """The results that may be among them."""
+    inside: dict[Value, str] = field(default_factory=dict)
+    """The names of results of groups of updates, which are in no buffer."""
 
     def program(self) -> Program:
-        self.linked = linked(self.graph)
+        groups = update_groups(self.graph)
+        grouped = {node for group in groups for node in group.nodes}
         inputs = {value.name: self._leaf(value) for value in self.graph.inputs}
         variables = {value.name: self._leaf(value) for value in self.graph.variables}
-        instructions = [instruction for node in self.graph.nodes for instruction in self._node(node)]
+        nodes = [node for node in self.graph.nodes if node not in grouped]
+        instructions = [instruction for node in nodes for instruction in self._node(node)]
         outputs = {}
         for name, value in self.graph.outputs.items():
             outputs[name] = Buffer(self.names.fresh(name), value.type, "output")
             instructions.append(copy(self._tensor(value), Tensor(outputs[name])))
+        elsewhere = {variable for group in groups for variable in group.variables}
         staged = [
             (variable, piece.offsets, self._stage(piece.value, variable, instructions))
             for variable, value in self.graph.updates.items()
+            if variable not in elsewhere
             for piece in pieces(variable, value)
         ]
+        instructions += map(self._group, groups)
         instructions += [copy(tensor, self._tensor(variable), offsets) for variable, offsets, tensor in staged]
         updates = tuple(variable.name for variable in self.graph.updates)
         return Program(
@@ -123,10 +127,6 @@ class _Lowering:
         return buffer
 
     def _node(self, node: Node) -> list[Instruction]:
-        if node.outputs[0] in self.linked and self._continues(node):
-            return []
-        if any(value in self.chains for value in node.inputs):
-            return self._end(node)
         operator = node.operator
         inputs = [None if value is None else self._tensor(value) for value in node.inputs]
         if isinstance(operator, Scan):
@@ -146,24 +146,13 @@ class _Lowering:
                 self.preferences.append((tensor.buffer, layout))
         return kernels
 
-    def _continues(self, node: Node) -> bool:
-        """Whether an elementwise node is left to its reader; too long a chain ends before."""
-        (value,), operands = node.outputs, self._operands(node)
-        size = size_of(operands)
-        if size > LONGEST or not isinstance(node.operator, Elementwise):
-            return False
-        self._named(node)
-        name = self.names.fresh(_hint(node, value))
-        self.chains[value] = Chained(name, node.operator, operands, size)
-        return True
-
-    def _end(self, node: Node) -> list[Instruction]:
-        """The kernel of a chain."""
-        name, output, operands = self._named(node), self._output(node, node.outputs[0]), self._operands(node)
-        return [Kernel(name, tuple(lower_chain(node, output, operands)))]
-
-    def _operands(self, node: Node) -> tuple[Tensor | Chained, ...]:
-        return tuple(self.chains.get(value) or self._tensor(value) for value in node.inputs if value is not None)
+    def _group(self, group: UpdateGroup) -> Kernel:
+        """The kernel of a group of updates."""
+        for node in group.nodes:
+            self.inside[node.outputs[0]] = self.names.fresh(_hint(node, node.outputs[0]))
+        name = self.kernels.fresh("update")
+        self.origins[name] = group.nodes[-1]
+        return Kernel(name, tuple(lower_group(group, self.graph.updates, self._tensor, self.inside)))
 
     def _move_home(self, node: Node) -> bool:
         """Let results of a loop's body be made where they belong, which are written in several loops and so could not
