@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import field
 
 from glowtrain.deferred import dataclass
-from glowtrain.graph import Constant, Graph, Node, Operator, Value, bodies_of, rewrite
+from glowtrain.graph import Change, Constant, Graph, Node, Operator, Value, bodies_of, rewrite
 
 LARGEST_COMPARED = 1 << 16
 """Bytes up to which constants are compared by their contents; larger ones are equal if they share an array."""
@@ -19,7 +19,11 @@ class MergeEqual:
 
     def run(self, graph: Graph) -> Graph:
         """The merged graph; the same object if nothing is equal."""
-        return rewrite(graph, _Merger().node)
+        return rewrite(graph, self.rule())
+
+    def rule(self) -> Change:
+        """The rule for one walk, which remembers what it has seen."""
+        return _Merger().node
 
 
 def merge_bodies(graph: Graph) -> Graph:
@@ -74,7 +78,7 @@ class _Merger:
         key = (type(operator), exact_attributes(operator), inputs)
         known = self.nodes.get(key)
         if known is not None:
-            return known.outputs
+            return None if known is node else known.outputs
         same = operator is node.operator and inputs == node.inputs
         fresh = self.nodes[key] = node if same else Node(operator, inputs, node.name, layer=node.layer)
         return None if same else fresh.outputs

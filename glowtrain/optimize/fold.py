@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from glowtrain.deferred import dataclass
-from glowtrain.graph import Constant, Graph, Node, Value, rewrite
+from glowtrain.graph import Change, Constant, Graph, Node, Value, rewrite
 from glowtrain.ops.core.evaluate import results_of, run_node
 from glowtrain.ops.quantized.convert import DequantizeLinear
 from glowtrain.types import Array
@@ -51,7 +51,11 @@ class Fold:
 
     def run(self, graph: Graph) -> Graph:
         """The folded graph; the same object if nothing folds."""
-        return rewrite(graph, lambda node: constants(node, self.largest_of(node)))
+        return rewrite(graph, self.rule())
+
+    def rule(self) -> Change:
+        """The rule for one walk."""
+        return lambda node: constants(node, self.largest_of(node))
 
     def largest_of(self, node: Node) -> int:
         """Weights are dequantized once, not in every call."""

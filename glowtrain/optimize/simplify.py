@@ -34,7 +34,11 @@ class Simplify:
 
     def run(self, graph: Graph) -> Graph:
         """The simpler graph; the same object if no rule fits."""
-        return rewrite(graph, _first)
+        return rewrite(graph, self.rule())
+
+    def rule(self) -> Change:
+        """The rule for one walk."""
+        return _first
 
 
 def _first(node: Node) -> Sequence[Value] | None:
