@@ -117,7 +117,7 @@ class _Strip:
     def __init__(self, items: Sequence[Item], capacity: int, order: Sequence[str], steps: StepBudget) -> None:
         first = np.array([item.first for item in items], np.int64)
         after = np.array([item.last + 1 for item in items], np.int64)
-        times = np.unique(np.concatenate([first, after]))
+        times = np.array(sorted({*first.tolist(), *after.tolist()}), np.int64)
         self.start, self.end = times.searchsorted(first), times.searchsorted(after)
         self.size = np.array([item.size for item in items], np.int64)
         self.width = after - first
