@@ -12,7 +12,7 @@ parameter.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from glowtrain.deferred import dataclass, remembered
@@ -47,13 +47,13 @@ def _reused(program: Program) -> Program:
 
 def reuse_at_peaks(instructions: Sequence[Instruction]) -> list[Instruction]:
     """:func:`reuse`, with sums of products only where more would be alive without than the smallest peak."""
-    least, plain = reuse(instructions), reuse(instructions, frozenset())
+    least, plain = _in_place(instructions), _in_place(instructions, frozenset())
     peak = peak_bytes(least)
     crowded = frozenset(at for at, alive in enumerate(live_bytes(plain)) if alive > peak)
     if not crowded:
-        return plain
-    some = reuse(instructions, crowded)
-    return some if peak_bytes(some) <= peak else least
+        return _moved(plain)
+    some = _in_place(instructions, crowded)
+    return _moved(some if peak_bytes(some) <= peak else least)
 
 
 def live_in_place(instructions: Sequence[Instruction]) -> Sequence[int]:
@@ -64,7 +64,7 @@ def live_in_place(instructions: Sequence[Instruction]) -> Sequence[int]:
 @remembered
 def _live_in_place(*instructions: Instruction) -> tuple[int, ...]:
     """The same; kept with the first instruction, as passes ask again while they look for something better."""
-    return tuple(live_bytes(reuse(instructions)))
+    return tuple(live_bytes(_in_place(instructions)))
 
 
 def reuse(
@@ -73,37 +73,88 @@ def reuse(
     """The instructions, some of whose results lie where operands of theirs lay; of those with sums of products, some
     at the positions ``sums`` (everywhere if none are given); of all activations, or of those ``among`` them that
     nothing else touches."""
+    return _moved(_in_place(instructions, sums, among))
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """An instruction that works on other buffers: those that ``places`` gives for its own.
+
+    It is written on these only where somebody wants it so; most askers want the bytes that are alive. One of whose
+    buffers has the place of another shape is written at once, so that all see its elements by the subscripts there.
+    """
+
+    given: Instruction
+    places: Mapping[Buffer, Buffer]
+
+    @staticmethod
+    def of(instruction: Instruction, places: Mapping[Buffer, Buffer]) -> _Moved:
+        """An instruction where so many buffers have places as there are."""
+        own = {buffer: places[buffer] for buffer in instruction.operands if buffer in places}
+        if all(buffer.shape == place.shape for buffer, place in own.items()):
+            return _Moved(instruction, own)
+        return _Moved(instruction.with_buffers(own), {})
+
+    def on(self, new: Mapping[Buffer, Buffer]) -> _Moved:
+        """The same on other buffers than these."""
+        return self if new.keys().isdisjoint(self.activations) else _Moved(self.instruction.with_buffers(new), {})
+
+    def without_homes(self, unread: set[Buffer]) -> _Moved:
+        """A contraction without those results that it has for partial sums alone."""
+        homes = unread.intersection(homes_of_sums(self.given)) if unread else set[Buffer]()
+        kernel = self.given.kernel
+        return _Moved(without_results(kernel, homes), self.places) if homes and kernel is not None else self
+
+    @property
+    def instruction(self) -> Instruction:
+        return self.given.with_buffers(self.places)
+
+    @property
+    def activations(self) -> list[Buffer]:
+        return [self.places.get(buffer, buffer) for buffer in self.given.activations]
+
+
+def _moved(instructions: Sequence[_Moved]) -> list[Instruction]:
+    return [each.instruction for each in instructions]
+
+
+def _in_place(
+    instructions: Sequence[Instruction], sums: Container[int] | None = None, among: Container[Buffer] | None = None
+) -> list[_Moved]:
+    """What :func:`reuse` makes of the instructions, not written yet."""
     lives = {buffer: life for buffer, life in lifetimes(instructions).items() if among is None or buffer in among}
     first = {buffer: begin for buffer, (begin, _) in lives.items()}
     last = {buffer: end for buffer, (_, end) in lives.items()}
     place: dict[Buffer, Buffer] = {}
-    result: list[Instruction] = []
+    result: list[_Moved] = []
     for position, instruction in enumerate(instructions):
-        moved = instruction.with_buffers({b: place[b] for b in instruction.operands if b in place})
+        own = _Moved.of(instruction, place)
         if sums is None or position in sums:
-            moved = _without_homes(moved, {b for b in moved.writes if lives.get(b) == (position, position)})
-        begun = any(first.get(b) == position for b in moved.writes)
-        ending = {b for b in moved.operands if last.get(b) == position} if begun else set[Buffer]()
-        for given, taken in pairs(moved, ending, sums is None or position in sums):
-            if first.get(given) != position:
-                continue
+            own = own.without_homes({b for b in own.given.writes if lives.get(b) == (position, position)})
+        for given, taken in _pairs(own, position, first, last, sums is None or position in sums):
             if given.shape == taken.shape or _has_views(given, taken, instructions[position:]):
                 place[given] = taken
                 last[taken] = last[given]
-            elif _has_views(taken, given, (*result, moved)):
+            elif _has_views(taken, given, (each.instruction for each in (*result, own) if taken in each.activations)):
                 flat = replace(taken, type=given.type, layout=given.layout)
-                result = [before.with_buffers({taken: flat}) for before in result]
-                moved = moved.with_buffers({taken: flat})
+                result = [before.on({taken: flat}) for before in result]
+                own = own.on({taken: flat})
                 place = {given: flat, **{b: flat if other is taken else other for b, other in place.items()}}
                 last[flat] = last[given]
-        result.append(moved.with_buffers({b: place[b] for b in moved.operands if b in place}))
+        result.append(_Moved(own.given, {b: place[b] for b in own.given.operands if b in place}))
     return result
 
 
-def _without_homes(instruction: Instruction, unread: set[Buffer]) -> Instruction:
-    """A contraction without those results that it has for partial sums alone."""
-    homes = unread.intersection(homes_of_sums(instruction)) if unread else set[Buffer]()
-    return without_results(instruction.kernel, homes) if homes and instruction.kernel is not None else instruction
+def _pairs(
+    own: _Moved, position: int, first: Mapping[Buffer, int], last: Mapping[Buffer, int], sums: bool
+) -> Iterator[tuple[Buffer, Buffer]]:
+    """Results that the instruction at a position is the first to write, each with a place that ends there."""
+    if not any(first.get(buffer) == position and buffer not in own.places for buffer in own.given.writes):
+        return
+    ending = {b for b in own.given.activations if last.get(own.places.get(b, b)) == position}
+    for result, operand in pairs(own.given, ending, sums):
+        if first.get(result) == position:
+            yield result, own.places.get(operand, operand)
 
 
 def pairs(instruction: Instruction, ending: set[Buffer], sums: bool = True) -> Iterator[tuple[Buffer, Buffer]]:
@@ -114,7 +165,7 @@ def pairs(instruction: Instruction, ending: set[Buffer], sums: bool = True) -> I
     if kernel is None or loop is None:
         return
     free = [buffer for buffer in kernel.reads if buffer in ending and buffer not in kernel.written]
-    factors = {load.buffer for _, *both in contractions(kernel.body) for load in both} if free else set[Buffer]()
+    factors = _factors(kernel) if free else frozenset[Buffer]()
     if factors and not sums:
         return
     free = [buffer for buffer in free if buffer not in factors]
@@ -123,6 +174,12 @@ def pairs(instruction: Instruction, ending: set[Buffer], sums: bool = True) -> I
         if taken is not None:
             free.remove(taken)
             yield result, taken
+
+
+@remembered
+def _factors(kernel: Kernel) -> frozenset[Buffer]:
+    """What contractions of a kernel multiply."""
+    return frozenset(load.buffer for _, *both in contractions(kernel.body) for load in both)
 
 
 @remembered
@@ -160,7 +217,7 @@ def _has_room(operand: Buffer, result: Buffer) -> bool:
     return plain and operand.dtype == result.dtype and 0 < operand.type.size == result.type.size
 
 
-def _has_views(buffer: Buffer, other: Buffer, instructions: Sequence[Instruction]) -> bool:
+def _has_views(buffer: Buffer, other: Buffer, instructions: Iterable[Instruction]) -> bool:
     """Whether whoever touches a buffer can do so in the shape of another one."""
     for instruction in instructions:
         if buffer in instruction.touched:

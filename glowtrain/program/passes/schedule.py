@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer
@@ -40,7 +41,15 @@ def _height(instructions: Sequence[Instruction]) -> tuple[int, int]:
     return max(live, default=0), sum(live)
 
 
-def lifetimes(instructions: Sequence[Instruction]) -> dict[Buffer, tuple[int, int]]:
+class Touching(Protocol):
+    """An instruction, or what will become one."""
+
+    @property
+    def activations(self) -> Sequence[Buffer]:
+        """Those that it touches."""
+
+
+def lifetimes(instructions: Sequence[Touching]) -> dict[Buffer, tuple[int, int]]:
     """First and last instruction that touches each activation."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
@@ -51,7 +60,7 @@ def lifetimes(instructions: Sequence[Instruction]) -> dict[Buffer, tuple[int, in
     return {buffer: (begin, last[buffer]) for buffer, begin in first.items()}
 
 
-def live_bytes(instructions: Sequence[Instruction]) -> list[int]:
+def live_bytes(instructions: Sequence[Touching]) -> list[int]:
     """Bytes of activations alive during each instruction."""
     live = [0] * (len(instructions) + 1)
     for buffer, (first, last) in lifetimes(instructions).items():
@@ -64,7 +73,7 @@ def live_bytes(instructions: Sequence[Instruction]) -> list[int]:
     return result
 
 
-def peak_bytes(instructions: Sequence[Instruction]) -> int:
+def peak_bytes(instructions: Sequence[Touching]) -> int:
     """The largest sum of live activations."""
     return max(live_bytes(instructions), default=0)
 

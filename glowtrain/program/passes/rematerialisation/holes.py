@@ -7,7 +7,7 @@ from glowtrain.loops import Buffer
 from glowtrain.program.passes.rematerialisation.recomputation import Recomputation
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Hole:
     """Instructions after ``begin`` and before ``end`` through which a buffer is not kept."""
 

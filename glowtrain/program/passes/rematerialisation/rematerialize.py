@@ -131,9 +131,9 @@ class Rematerialize:
         """Whether groups can run in slices where most is alive in a program of which nothing more is dropped, or nearly
         as much."""
         live = live_in_place(program.instructions)
-        peak, names = max(live, default=0), Names(buffer.name for buffer in program.buffers)
-        sliced = self.slicing(peak, NEAR if self.budget.modest else 0).run(program.instructions, names)
-        spans = (live[cut.group.first : cut.group.last + 1] for cut in sliced.cuts)
+        peak = max(live, default=0)
+        cuts = self.slicing(peak, NEAR if self.budget.modest else 0).cuts(program.instructions)
+        spans = (live[cut.group.first : cut.group.last + 1] for cut in cuts)
         return any(max(span) >= PROMISING * peak for span in spans)
 
     def _made_twice(self, program: Program, allowed: float) -> Program:

@@ -34,7 +34,7 @@ class Timeline:
     ) -> None:
         self.instructions, self.limits, self.sliced = instructions, limits, sliced
         self.live = np.array(live_in_place(instructions) if sliced is None else sliced.live(), np.int64)
-        self.holes: dict[Buffer, list[Hole]] = {}
+        self.holes: dict[Buffer, tuple[Hole, ...]] = {}
         self.accesses: dict[Buffer, list[int]] = {}
         self.writers: dict[Buffer, list[int]] = {}
         for position, instruction in enumerate(instructions):
@@ -49,13 +49,14 @@ class Timeline:
         self._keeping: dict[Recomputation, bool] = {}
         self._siblings: dict[Buffer, dict[int, list[Buffer]]] = {}
         self._recomputations: dict[tuple[Buffer, frozenset[Buffer]], Recomputation] = {}
+        self._alone: dict[Buffer, Recomputation] = {}  # of those with no siblings, as most are
 
     def copy(self) -> Timeline:
         """The same, to which drops can be applied that this one does not see; those that were found for one of both do
         not fit the other."""
         found = copy(self)
         found.live = self.live.copy()
-        found.holes = {buffer: [replace(hole) for hole in holes] for buffer, holes in self.holes.items()}
+        found.holes = dict(self.holes)
         found.accesses = dict(self.accesses)
         return found
 
@@ -103,7 +104,7 @@ class Timeline:
 
     def beginning(self, gap: Gap, position: int) -> Recomputation:
         """The first of what such a drop would make again."""
-        return Demand(self, position).made(gap.buffer, gap.end)
+        return self._alone.get(gap.buffer) or Demand(self, position).made(gap.buffer, gap.end)
 
     def drop(self, gap: Gap, position: int) -> Drop | None:
         """A hole for a gap, with all that it takes, so that less is alive at an instruction; ``None`` if there can be
@@ -152,12 +153,16 @@ class Timeline:
 
     def recomputation(self, buffer: Buffer, lasts: Callable[[Buffer], bool]) -> Recomputation:
         """How a buffer is made again where those results of its kernels are at hand that ``lasts`` says."""
+        if buffer in self._alone:
+            return self._alone[buffer]
         siblings = self._siblings_of(buffer)
         loaded = frozenset([other for others in siblings.values() for other in others if lasts(other)])
         key = buffer, loaded
         if key not in self._recomputations:
             kernels = tuple(self._making(buffer, at, loaded.intersection(others)) for at, others in siblings.items())
             self._recomputations[key] = Recomputation(buffer, kernels)
+            if not any(siblings.values()):
+                self._alone[buffer] = self._recomputations[key]
         return self._recomputations[key]
 
     def _siblings_of(self, buffer: Buffer) -> dict[int, list[Buffer]]:
@@ -214,7 +219,10 @@ class Timeline:
 
     def hole(self, buffer: Buffer, position: int) -> Hole | None:
         """The hole of a buffer through an instruction."""
-        return next((hole for hole in self.holes.get(buffer, ()) if hole.begin < position < hole.end), None)
+        for hole in self.holes.get(buffer, ()):
+            if hole.begin < position < hole.end:
+                return hole
+        return None
 
     def is_made(self, buffer: Buffer, position: int) -> bool:
         """Whether a buffer is made again just before an instruction."""
@@ -257,11 +265,12 @@ class Timeline:
         """Make the holes of a drop."""
         for change in drop.changes:
             self.live[change.begin : change.end] += change.nbytes
-        for hole, end in drop.filled:
-            hole.end = end
-            self._touch(hole)
+        for hole, end in drop.filled:  # in new tuples: copies of the timeline have the others
+            filled = replace(hole, end=end)
+            self.holes[hole.buffer] = tuple([filled if each is hole else each for each in self.holes[hole.buffer]])
+            self._touch(filled)
         for hole in drop.holes:
-            self.holes.setdefault(hole.buffer, []).append(hole)
+            self.holes[hole.buffer] = (*self.holes.get(hole.buffer, ()), hole)
             self._touch(hole)
 
     def _touch(self, hole: Hole) -> None:

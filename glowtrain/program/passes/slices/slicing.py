@@ -13,9 +13,9 @@ FlashAttention (NeurIPS 2022), for the memory; both carry sums over from block t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 
 import numpy as np
 
@@ -114,7 +114,8 @@ class Alive:
 
     def at_least(self, part: float) -> list[bool]:
         """At which instructions at least this part of the peak is alive."""
-        return [nbytes >= max(self.live) * part for nbytes in self.live]
+        least = max(self.live) * part
+        return [nbytes >= least for nbytes in self.live]
 
     def most(self, group: SliceGroup) -> int:
         """The most bytes alive while a group runs kernel by kernel."""
@@ -135,8 +136,12 @@ class Slicing:
 
     def run(self, instructions: Sequence[Instruction], names: Names) -> Sliced:
         """Instructions with groups in slices where that saves bytes at moments when much is alive, for little time."""
+        return _applied(instructions, self.cuts(instructions), names)
+
+    def cuts(self, instructions: Sequence[Instruction]) -> list[SliceCut]:
+        """Those groups, in order."""
         if self.sums is None or not instructions:
-            return Sliced(list(instructions), (), tuple(range(len(instructions))))
+            return []
         alive = Alive(instructions)
         groups = Growing(instructions, self.least, alive.at_least(HIGH)).groups()
         cuts = [cut for cut in (self._cut(instructions, group, alive) for group in groups) if cut is not None]
@@ -144,19 +149,25 @@ class Slicing:
         for cut in sorted(cuts, key=self._gain, reverse=True):
             if all(cut.group.last < other.group.first or other.group.last < cut.group.first for other in chosen):
                 chosen.append(cut)
-        return _applied(instructions, sorted(chosen, key=lambda cut: cut.group.first), names)
+        return sorted(chosen, key=lambda cut: cut.group.first)
 
     def _cut(self, instructions: Sequence[Instruction], group: SliceGroup, alive: Alive) -> SliceCut | None:
         """A group in those slices that save most bytes for their time."""
         before, whole = alive.most(group), alive.around(group)
-        if before <= whole:
+        calls = len(group.members) * CALL
+        possible = [  # whatever else they take
+            trips
+            for trips in trip_counts(group.extent)
+            if before - whole - group.nbytes // trips > self.grain.worth * trips * calls
+        ]
+        if not possible:
             return None
         again = sum(_packed(instructions[at], index, self.rates) for at, index in group.members.items())
         cuts = list[SliceCut]()
         least = 1 if self.grain.fine else max(self._busy(instructions, group), self._run(instructions, group))
-        for trips in (n for n in trip_counts(group.extent) if least <= group.extent // n):
+        for trips in (n for n in possible if least <= group.extent // n):
             size = group.extent // trips
-            time = trips * len(group.members) * CALL + (trips - 1) * again
+            time = trips * calls + (trips - 1) * again
             cuts.append(SliceCut(group, size, before - whole - group.nbytes // trips, time))
         worth = [cut for cut in cuts if self._gain(cut) > 0]
         worth.sort(key=self._gain, reverse=True)
@@ -225,9 +236,10 @@ def slices_in(program: Program) -> Iterator[Repeat]:
             yield instruction
 
 
-def trip_counts(extent: int) -> Iterator[int]:
+@functools.lru_cache(maxsize=1024)
+def trip_counts(extent: int) -> tuple[int, ...]:
     """Into how many equal slices an axis can be cut, two or more, the most first; an axis may have any length."""
-    return (trips for trips in range(min(extent, MOST_TRIPS), 1, -1) if extent % trips == 0)
+    return tuple([trips for trips in range(min(extent, MOST_TRIPS), 1, -1) if extent % trips == 0])
 
 
 def _applied(instructions: Sequence[Instruction], cuts: Sequence[SliceCut], names: Names) -> Sliced:
@@ -260,7 +272,7 @@ def in_slices(instructions: Sequence[Instruction], group: SliceGroup, size: int,
 
 def _title(body: Sequence[Kernel]) -> str:
     """What a repeat is called: by its kernels."""
-    return reduce(fused_name, (kernel.name for kernel in body)) + REPEATED
+    return functools.reduce(fused_name, (kernel.name for kernel in body)) + REPEATED
 
 
 def _cut(instruction: Instruction, index: Index, slices: Slices) -> Kernel:
