@@ -105,6 +105,8 @@ def split(kernel: Kernel, around: tuple[Index, ...] = ()) -> tuple[Kernel, ...]:
             pass
         case _:
             return (kernel,)
+    if not store.reductions:
+        return (kernel,)
     parts: list[Kernel] = []
 
     def change(expr: Expr) -> Expr | None:
@@ -220,7 +222,8 @@ def _outermost(load: Load) -> frozenset[Index]:
 
 
 def _mentioned(expr: Expr) -> frozenset[Index]:
-    return frozenset(node for node in walk(expr) if isinstance(node, Index) and node.extent > 1)
+    nodes = (expr,) if isinstance(expr, Index) else walk(expr)  # most are one
+    return frozenset([node for node in nodes if isinstance(node, Index) and node.extent > 1])
 
 
 def _divisor(extent: int, most: int) -> int:

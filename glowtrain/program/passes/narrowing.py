@@ -64,7 +64,7 @@ class _Narrowing:
         kernel, loop, store = filled
         readers = [other for other in self.touching[store.buffer] if other != position]
         bounds = self._read(store.buffer, position, readers)
-        if bounds is None or bounds == tuple([(0, extent) for extent in store.buffer.shape]):
+        if bounds is None:
             return
         new = _narrowed(store.buffer, bounds)
         self.smaller[store.buffer] = new
@@ -73,18 +73,22 @@ class _Narrowing:
             self.instructions[reader] = self.instructions[reader].rewritten(_Shift(store.buffer, bounds))
 
     def _read(self, buffer: Buffer, writer: int, readers: Sequence[int]) -> Bounds | None:
-        """The smallest box that holds all that is read of a buffer; ``None`` where it is all, or not known."""
-        instructions = [self.instructions[reader] for reader in readers]
+        """The smallest box that holds all that is read of a buffer; ``None`` where it is all, as of most, or not
+        known."""
         if not readers or readers[0] < writer:
             return None
-        if any(each.kernel is None or buffer in each.written or buffer in each.opaque for each in instructions):
-            return None
-        loads = [load for each in instructions for load in each.survey.loads if load.buffer is buffer]
-        if not loads or any(map(_reads_all, loads)):
-            return None
-        along = zip(*map(_bounds, loads), strict=True)
-        bounds = tuple((min(low for low, _ in axis), max(high for _, high in axis)) for axis in along)
-        return bounds if all(low < high for low, high in bounds) else None
+        whole = tuple([(0, extent) for extent in buffer.shape])
+        found: Bounds | None = None
+        for reader in readers:
+            instruction = self.instructions[reader]
+            if instruction.kernel is None or buffer in instruction.writes or buffer in instruction.opaque:
+                return None
+            for load in instruction.survey.loads:
+                if load.buffer is buffer:
+                    found = _bounds(load) if found is None else _around(found, _bounds(load))
+                    if found == whole:
+                        return None
+        return found if found is not None and all(low < high for low, high in found) else None
 
 
 def _filled(instruction: Instruction) -> tuple[Kernel, For, Store] | None:
@@ -96,10 +100,12 @@ def _filled(instruction: Instruction) -> tuple[Kernel, For, Store] | None:
         case _:
             return None
     assert kernel is not None
+    if store.buffer.kind != "activation" or store.buffer in kernel.reads:
+        return None
     along = [_along(subscript) for subscript in store.index]
     extents = [1 if index is None else index.extent for index in along]
     own = [index for index in along if index is not None]
-    if store.buffer.kind != "activation" or store.buffer in kernel.reads or tuple(extents) != store.buffer.shape:
+    if tuple(extents) != store.buffer.shape:
         return None
     if len(set(own)) != len(own) or any(index not in own for index in loop.indices if index.extent > 1):
         return None
@@ -117,17 +123,20 @@ def _along(subscript: Expr) -> Index | None:
     return None
 
 
-def _reads_all(load: Load) -> bool:
-    """Whether a load plainly is of every element: most are."""
-    pairs = zip(load.index, load.buffer.shape, strict=True)
-    return all(type(at) is Index and at.extent == extent for at, extent in pairs)
-
-
 def _bounds(load: Load) -> Bounds:
     """The box that a load reads; what lies outside of the buffer is filled."""
-    ranges = (affine(subscript).range() for subscript in load.index)
-    sized = zip(ranges, load.buffer.shape, strict=True)
-    return tuple((max(low, 0), min(high + 1, size)) for (low, high), size in sized)
+    return tuple([_along_axis(at, size) for at, size in zip(load.index, load.buffer.shape, strict=True)])
+
+
+def _along_axis(subscript: Expr, size: int) -> tuple[int, int]:
+    low, last = (0, subscript.extent - 1) if isinstance(subscript, Index) else affine(subscript).range()
+    return max(low, 0), min(last + 1, size)
+
+
+def _around(one: Bounds, other: Bounds) -> Bounds:
+    """The smallest box that holds two."""
+    both = zip(one, other, strict=True)
+    return tuple([(min(low, least), max(high, most)) for (low, high), (least, most) in both])
 
 
 def _narrowed(buffer: Buffer, bounds: Bounds) -> Buffer:
