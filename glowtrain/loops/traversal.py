@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from operator import attrgetter
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops.language import (
     Accumulate,
     Apply,
@@ -95,21 +94,15 @@ def with_buffers(body: Sequence[Statement], new: Mapping[Buffer, Buffer]) -> tup
     elements holds the same ones in row-major order, and all subscripts are :func:`~glowtrain.loops.views.viewed` in it;
     for one of another size they are subscripts of it already."""
 
-    def change(expr: Expr) -> Expr | None:
-        if not isinstance(expr, Load) or expr.buffer not in new:
-            return None
-        return Load(*_elsewhere(expr.buffer, expr.index, new), expr.fill)
-
-    return _Rewriting(change, new).body(tuple(body))
+    return _OnOthers(new).body(tuple(body))
 
 
-@dataclass
 class _Rewriting:
-    """Statements with every expression rewritten, and with other buffers to write to."""
+    """Statements with every expression rewritten."""
 
-    change: Callable[[Expr], Expr | None]
-    buffers: Mapping[Buffer, Buffer] = field(default_factory=dict)
-    memo: dict[Expr, Expr] = field(default_factory=dict)
+    def __init__(self, change: Callable[[Expr], Expr | None]) -> None:
+        self.change = change
+        self.memo: dict[Expr, Expr] = {}
 
     def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         new = tuple([self.statement(statement) for statement in body])
@@ -141,7 +134,46 @@ class _Rewriting:
         return rewrite(expr, self.change, self.memo)
 
     def target(self, buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+        """Where an element is written, and the subscripts there."""
+        return buffer, index
+
+
+class _OnOthers(_Rewriting):
+    """Statements on other buffers. Nothing but loads changes, so what has none of these stays as it is, and nothing
+    below a load is looked at whose subscripts are indices and numbers, as most are."""
+
+    def __init__(self, buffers: Mapping[Buffer, Buffer]) -> None:
+        super().__init__(self._load)
+        self.buffers = buffers
+
+    def statement(self, statement: Statement) -> Statement:
+        if not isinstance(statement, For):
+            loads = [load for load in statement.loads if load.buffer in self.buffers]
+            if not loads and (isinstance(statement, Let) or statement.buffer not in self.buffers):
+                return statement
+            for load in loads:
+                if load not in self.memo and _are_leaves(load.index):
+                    self.memo[load] = self._load(load) or load
+        return super().statement(statement)
+
+    def subscripts(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return index if _are_leaves(index) else super().subscripts(index)
+
+    def target(self, buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
         return _elsewhere(buffer, index, self.buffers) if buffer in self.buffers else (buffer, index)
+
+    def _load(self, expr: Expr) -> Expr | None:
+        if not isinstance(expr, Load) or expr.buffer not in self.buffers:
+            return None
+        return Load(*_elsewhere(expr.buffer, expr.index, self.buffers), expr.fill)
+
+
+def _are_leaves(index: tuple[Expr, ...]) -> bool:
+    """Whether subscripts are indices, names and numbers."""
+    return not any(map(_CHILDREN, index))
+
+
+_CHILDREN = attrgetter("children")
 
 
 def _elsewhere(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 
 from glowtrain.deferred import dataclass
-from glowtrain.loops import Buffer, Expr, Load, Store, affine, walk
+from glowtrain.loops import Buffer, Expr, Index, Load, Store, affine, walk
 from glowtrain.loops.affine import combine
 from glowtrain.program.program import Kernel, Program
 
@@ -75,15 +75,15 @@ def _same_place(kernel: Kernel) -> Iterable[tuple[Buffer, Buffer]]:
 
 
 def _aligned(store: Store, load: Load) -> bool:
-    a, b = store.buffer, load.buffer
-    if a.type.rank != b.type.rank:
+    a, b = store.buffer.shape, load.buffer.shape
+    if len(a) != len(b):
         return False
-    if a.shape[:2] != b.shape[:2]:
+    if a[:2] != b[:2]:
         return all(map(_shifted, store.index, load.index))
-    same = [x is y for x, y in zip(store.index, load.index, strict=True)]
-    if a.shape == b.shape and all(same):
+    if a == b and store.index == load.index:
         return True
-    return all(s or e == 1 for s, e in zip(same[:2], a.shape[:2], strict=True)) and not any(
+    same = (x is y for x, y in zip(store.index[:2], load.index[:2], strict=True))
+    return all(s or e == 1 for s, e in zip(same, a[:2], strict=True)) and not any(
         _mentions(i, store.index[1]) for i in load.index[2:]
     )
 
@@ -94,7 +94,7 @@ def _shifted(one: Expr, other: Expr) -> bool:
 
 
 def _mentions(expr: Expr, index: Expr) -> bool:
-    return any(node is index for node in walk(expr))
+    return expr is index if isinstance(expr, Index) else any(node is index for node in walk(expr))
 
 
 class _Groups:
