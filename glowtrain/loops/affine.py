@@ -66,7 +66,10 @@ class Affine:
         return Affine(self.constant * factor, terms)
 
     def coefficient(self, atom: Atom) -> int:
-        return next((c for a, c in self.terms if a == atom), 0)
+        for each, coefficient in self.terms:
+            if each == atom:
+                return coefficient
+        return 0
 
     @property
     def is_linear(self) -> bool:
@@ -103,8 +106,9 @@ class Affine:
         """Smallest and largest value over all index values."""
         low = high = self.constant
         for atom, coefficient in self.terms:
-            a, b = _atom_range(atom)
-            low, high = low + min(a * coefficient, b * coefficient), high + max(a * coefficient, b * coefficient)
+            first, last = (0, atom.extent - 1) if isinstance(atom, Index) else _atom_range(atom)
+            one, other = first * coefficient, last * coefficient
+            low, high = (low + one, high + other) if one < other else (low + other, high + one)
         return max(low, _UNKNOWN[0]), min(high, _UNKNOWN[1])
 
 
@@ -120,13 +124,12 @@ def _without(atom: Atom, indices: Set[Index]) -> bool:
 
 def affine(expr: Expr) -> Affine:
     """The affine form of an integer expression (anything else becomes an atom)."""
-    match expr:
-        case Apply():
-            return _remembered(expr)
-        case Const(value=value):
-            return Affine(int(value))
-        case Index(extent=1):
-            return Affine(0)
+    if isinstance(expr, Apply):
+        return _remembered(expr)
+    if isinstance(expr, Const):
+        return Affine(int(expr.value))
+    if isinstance(expr, Index) and expr.extent == 1:
+        return Affine(0)
     return Affine(0, ((expr, 1),))
 
 
@@ -141,16 +144,16 @@ def _remembered(expr: Apply) -> Affine:
 
 
 def _applied(expr: Apply) -> Affine:
-    match expr:
-        case Apply(function="add", arguments=(a, b)):
+    match expr.function, expr.arguments:
+        case "add", (a, b):
             return affine(a) + affine(b)
-        case Apply(function="sub", arguments=(a, b)):
+        case "sub", (a, b):
             return affine(a) - affine(b)
-        case Apply(function="neg", arguments=(a,)):
+        case "neg", (a,):
             return affine(a).scale(-1)
-        case Apply(function="mul", arguments=(a, b)):
+        case "mul", (a, b):
             return _product(expr, affine(a), affine(b))
-        case Apply(function="div" | "mod" as function, arguments=(a, Const(value=divisor))) if int(divisor) > 0:
+        case "div" | "mod" as function, (a, Const(value=divisor)) if int(divisor) > 0:
             return _divide(expr, function, affine(a), int(divisor))
     return Affine(0, ((expr, 1),))
 
@@ -213,9 +216,8 @@ def _divide(expr: Expr, function: str, dividend: Affine, divisor: int) -> Affine
 
 
 def _atom_range(atom: Atom) -> Range:
+    """That of an atom which is no index."""
     match atom:
-        case Index(extent=extent):
-            return 0, extent - 1
         case Quotient(dividend=dividend, divisor=divisor):
             low, high = dividend.range()
             return low // divisor, high // divisor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glowtrain.loops.language import Apply, Buffer, Cast, Const, Expr, Load
+from glowtrain.loops.language import Apply, Buffer, Cast, Const, Expr, Index, Load, Ref
 
 
 class EqualNodes:
@@ -16,6 +16,8 @@ class EqualNodes:
     def of(self, expr: Expr) -> Expr:
         """The first expression that was equal to this one; its children are such already."""
         match expr:
+            case Index() | Ref():
+                return expr
             case Apply(function=function, arguments=arguments, dtype=dtype):
                 return self._nodes.setdefault((function, arguments, dtype), expr)
             case Load(buffer=buffer, index=index, fill=None) if buffer not in self._written:

@@ -111,18 +111,27 @@ def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition])
 
     def change(expr: Expr) -> Expr | None:
         defined = definitions.get(expr.buffer) if isinstance(expr, Load) else None
-        new = _at(defined, expr) if defined is not None and isinstance(expr, Load) else None
-        if shared is None:
-            return new
-        return shared.of(expr) if new is None else rewrite(new, shared.of, shared.memo)
+        if defined is None or not isinstance(expr, Load):
+            return None if shared is None else shared.of(expr)
+        return _at(defined, expr, shared)
 
     return instruction.rewritten(change)
 
 
-def _at(defined: Definition, load: Load) -> Expr:
+def _at(defined: Definition, load: Load, shared: EqualNodes | None) -> Expr:
     """What a load gives: the definition there, or outside of the buffer the fill."""
-    if not needs_check(load) or load.fill is None:
+    if needs_check(load):
+        checked = _checked(defined, load)
+        return checked if shared is None else rewrite(checked, shared.of, shared.memo)
+    if shared is None:
         return defined.element(load)
+    places = {index: rewrite(at, shared.of, shared.memo) for index, at in defined.indices_at(load.index)}
+    return rewrite(defined.value, lambda expr: places.get(expr) or shared.of(expr))
+
+
+def _checked(defined: Definition, load: Load) -> Expr:
+    """The definition at a place that may be outside of the buffer."""
+    assert load.fill is not None
     pairs = zip(load.index, load.buffer.shape, strict=True)
     open_ = [(index, extent) for index, extent in pairs if not within(affine(index), extent)]
     inside = functools.reduce(operator.and_, (side for index, extent in open_ for side in (index >= 0, index < extent)))

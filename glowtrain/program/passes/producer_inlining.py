@@ -108,10 +108,12 @@ class _Inlining:
         if moves and not self.instructions[position].may_move:
             return
         producer = self.instructions[position].instruction.kernel
-        if producer is None or len(producer.writes) != 1 or producer.survey.reductions:
+        if producer is None or len(producer.writes) != 1:
             return
         (buffer,) = producer.writes
-        defined = definition(producer) if buffer.kind == "activation" and self.readers.get(buffer) else None
+        if buffer.kind != "activation" or not self.readers.get(buffer) or producer.survey.reductions:
+            return
+        defined = definition(producer)
         if defined is None or is_move(defined.value) != moves:
             return
         if buffer in producer.reads or self.writers[buffer] != {position}:
@@ -139,14 +141,13 @@ class _Inlining:
         Where all readers are elementwise, or the buffer can be computed behind a sum, fusion saves as much.
         """
         size, sources = buffer.type.size, sum(source.type.size for source in producer.reads)
-        if not defined.is_cheap:
-            return False
-        if sources * 4 <= size * 5:  # at most one tensor of the buffer's size: they read that one instead
-            return True
-        if not any(map(self._reduces, readers)) or any(self._ends_a_sum(source, size) for source in producer.reads):
-            return False
-        further = [s.type.size for reader in readers for s in producer.reads if reader not in self.readers[s]]
-        return sum(further) <= sources + (READS_OF_A_WRITE + len(readers)) * size
+        if sources * 4 > size * 5:  # more than one tensor of the buffer's size, which they would read instead
+            if not any(map(self._reduces, readers)) or any(self._ends_a_sum(source, size) for source in producer.reads):
+                return False
+            further = [s.type.size for reader in readers for s in producer.reads if reader not in self.readers[s]]
+            if sum(further) > sources + (READS_OF_A_WRITE + len(readers)) * size:
+                return False
+        return defined.is_cheap
 
     def _refuse(self, producer: Kernel, refused: Refused) -> None:
         if self.how.explain is not None:
