@@ -91,19 +91,23 @@ def best_fit(items: Sequence[Item], bound: int) -> Packed:
     """The lowest of best fit's packings in four orders; the first that reaches ``bound`` ends the trials."""
     best: Packed | None = None
     for key in _ORDERS:
-        found = _best_fit_in_order(items, sorted(range(len(items)), key=lambda i: key(items[i])), bound)
-        best = found if best is None or found.height < best.height else best
+        order = sorted(range(len(items)), key=lambda i: key(items[i]))
+        best = _best_fit_in_order(items, order, bound, _NO_GAP if best is None else best.height) or best
+        assert best is not None
         if best.height == bound:
             break
     assert best is not None
     return best
 
 
-def _best_fit_in_order(items: Sequence[Item], order: Sequence[int], bound: int) -> Packed:
-    """Each item goes into the smallest gap between those placed that are alive at the same time."""
+def _best_fit_in_order(items: Sequence[Item], order: Sequence[int], bound: int, below: int) -> Packed | None:
+    """Each item goes into the smallest gap between those placed that are alive at the same time; ``None`` once one ends
+    no lower than ``below``."""
     offsets, placed = [0] * len(items), _Placed(len(order))
     for i in order:
         offsets[i] = placed.gap(items[i])
+        if offsets[i] + items[i].size >= below:
+            return None
         placed.add(offsets[i], items[i])
     return _packing(items, offsets, bound)
 

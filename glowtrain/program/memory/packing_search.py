@@ -225,7 +225,7 @@ class _Part:
             low[passed] = rests
             if rests.max() >= _PLACED:
                 return False
-        floors = np.minimum.reduceat(low[self._members], self._sections)
+        floors = np.minimum.reduceat(low.take(self._members), self._sections)
         return bool((np.minimum(floors, self.capacity) + self.remaining).max() <= self.capacity)
 
     def holds_together(self, item: int) -> bool:
