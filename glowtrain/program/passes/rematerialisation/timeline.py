@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import field, replace
-from itertools import pairwise
+from itertools import compress, pairwise
 
 import numpy as np
 
@@ -43,7 +43,10 @@ class Timeline:
             for buffer in instruction.writes:
                 self.writers.setdefault(buffer, []).append(position)
         self._repeatable = {position for position in range(len(instructions)) if self._runs_twice(position)}
-        self._remade = {buffer: buffer.type.nbytes for buffer in self.accesses if self._is_remade(buffer)}
+        self._remade = {buffer: at for at, buffer in enumerate(filter(self._is_remade, self.accesses))}
+        self._nbytes = np.array([buffer.type.nbytes for buffer in self._remade], np.int64)
+        self._begins = np.array([self.accesses[buffer][0] for buffer in self._remade], np.int64)
+        self._ends = np.array([self.accesses[buffer][-1] for buffer in self._remade], np.int64)
         self._scalars: dict[int, dict[Buffer, tuple[Ref, Load]]] = {}
         self._absorbed: dict[tuple[Recomputation, int], bool] = {}
         self._keeping: dict[Recomputation, bool] = {}
@@ -58,6 +61,7 @@ class Timeline:
         found.live = self.live.copy()
         found.holes = dict(self.holes)
         found.accesses = dict(self.accesses)
+        found._ends = self._ends.copy()
         return found
 
     @property
@@ -90,9 +94,8 @@ class Timeline:
 
     def gaps(self, position: int, least: int) -> Iterator[Gap]:
         """Where those holes would be, whether or not they can be."""
-        for buffer, nbytes in self._remade.items():
-            if nbytes < least:
-                continue
+        alive = (self._begins <= position) & (position <= self._ends) & (self._nbytes >= least)
+        for buffer in compress(self._remade, alive.tolist()):
             places = self.accesses[buffer]
             after = bisect_left(places, position)
             if after == 0 and places[0] == position and self._unstored(buffer, position):
@@ -279,6 +282,8 @@ class Timeline:
             places = self.accesses[buffer]
             if hole.end not in places:  # in a new list: copies of the timeline have the other one
                 self.accesses[buffer] = sorted([*places, hole.end])
+                if buffer in self._remade:
+                    self._ends[self._remade[buffer]] = self.accesses[buffer][-1]
 
 
 SHORTLY = 3
