@@ -19,11 +19,11 @@ class EqualNodes:
             case Index() | Ref():
                 return expr
             case Apply(function=function, arguments=arguments, dtype=dtype):
-                return self._nodes.setdefault((function, arguments, dtype), expr)
+                return self._nodes.setdefault((function, arguments, dtype.name), expr)
             case Load(buffer=buffer, index=index, fill=None) if buffer not in self._written:
                 return self._nodes.setdefault((buffer, index), expr)
             case Const(value=value, dtype=dtype):  # by their text: -0.0 equals 0.0
-                return self._nodes.setdefault((repr(value), dtype), expr)
+                return self._nodes.setdefault((repr(value), dtype.name), expr)
             case Cast(value=value, dtype=dtype):
-                return self._nodes.setdefault((Cast, value, dtype), expr)
+                return self._nodes.setdefault((Cast, value, dtype.name), expr)
         return expr

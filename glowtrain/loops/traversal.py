@@ -81,12 +81,15 @@ def _with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
 
 def substitute(expr: Expr, mapping: dict[Any, Expr]) -> Expr:
     """Replace indices and refs."""
-    return rewrite(expr, mapping.get)
+    return rewrite(expr, mapping.get, dict(mapping))
 
 
-def rewrite_body(body: Sequence[Statement], change: Callable[[Expr], Expr | None]) -> tuple[Statement, ...]:
-    """The same statements with every expression rewritten (see :func:`rewrite`); sharing is kept."""
-    return _Rewriting(change).body(tuple(body))
+def rewrite_body(
+    body: Sequence[Statement], change: Callable[[Expr], Expr | None], *, indices: bool = True
+) -> tuple[Statement, ...]:
+    """The same statements with every expression rewritten (see :func:`rewrite`); sharing is kept. Without ``indices``
+    those of loops stay, most of what there is, and ``change`` does not see them."""
+    return (_Rewriting if indices else _WithinLoops)(change).body(tuple(body))
 
 
 def with_buffers(body: Sequence[Statement], new: Mapping[Buffer, Buffer]) -> tuple[Statement, ...]:
@@ -136,6 +139,15 @@ class _Rewriting:
     def target(self, buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
         """Where an element is written, and the subscripts there."""
         return buffer, index
+
+
+class _WithinLoops(_Rewriting):
+    """Statements with everything rewritten but the indices of their loops."""
+
+    def statement(self, statement: Statement) -> Statement:
+        if isinstance(statement, For):
+            self.memo.update(zip(statement.indices, statement.indices, strict=True))
+        return super().statement(statement)
 
 
 class _OnOthers(_Rewriting):

@@ -147,7 +147,8 @@ class Instruction:
         return Survey.of(evaluations(self.nests))
 
     def rewritten(self, change: Change) -> Self:
-        """The same with every expression rewritten, those of the children too; sharing within a kernel is kept."""
+        """The same with every expression rewritten, those of the children too, but for indices of loops; sharing within
+        a kernel is kept."""
         return self.with_children([child.rewritten(change) for child in self.children])
 
     # ---- buffers
@@ -234,7 +235,7 @@ class Kernel(Instruction):
         return stores_of(self.body, around)
 
     def rewritten(self, change: Change) -> Self:
-        body = rewrite_body(self.body, change)
+        body = rewrite_body(self.body, change, indices=False)
         return self if body is self.body else type(self)(self.name, body)
 
     def _on(self, new: Mapping[Buffer, Buffer]) -> Self:

@@ -125,8 +125,9 @@ def _at(defined: Definition, load: Load, shared: EqualNodes | None) -> Expr:
         return checked if shared is None else rewrite(checked, shared.of, shared.memo)
     if shared is None:
         return defined.element(load)
-    places = {index: rewrite(at, shared.of, shared.memo) for index, at in defined.indices_at(load.index)}
-    return rewrite(defined.value, lambda expr: places.get(expr) or shared.of(expr))
+    places = dict(defined.indices_at(load.index))
+    known = {index: rewrite(place, shared.of, shared.memo) for index, place in places.items()}
+    return rewrite(defined.value, shared.of, known)
 
 
 def _checked(defined: Definition, load: Load) -> Expr:
