@@ -8,7 +8,7 @@ instruction ::= Kernel(statements)                    loop nests (see glowtrain.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import chain
 from typing import Self
@@ -50,7 +50,9 @@ class Survey:
     size: int
 
     @staticmethod
-    def of(flat: Iterable[FlatStatement]) -> Survey:
+    def of(flat: Sequence[FlatStatement]) -> Survey:
+        if len(flat) == 1:  # as in most kernels, as operators are lowered
+            return Survey(flat[0].loads, flat[0].reductions, len(flat[0].nodes))
         loads: list[Load] = []
         reductions: list[Reduce] = []
         size = 0

@@ -10,6 +10,7 @@ operands of contractions goes no arithmetic but making floats of a constant's by
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -121,8 +122,8 @@ class _Inlining:
         if not moves and (refused := self._costs_more(producer, position, buffer, defined)):
             self._refuse(producer, refused)
             return
-        readers = sorted(self.readers.get(buffer, ()))
-        safe = [reader for reader in readers if self._reaches(producer, position, buffer, reader)]
+        readers, until = sorted(self.readers[buffer]), self._unchanged_until(producer, position)
+        safe = [at for at in readers if position < at < until and buffer not in self.instructions[at].opaque]
         uses = {reader: self.instructions[reader].uses(buffer) for reader in safe}
         saves = functools.partial(self._saves_memory, producer, buffer, defined, safe)
         chosen = _chosen(buffer, defined, uses, len(safe) == len(readers), saves)
@@ -187,19 +188,11 @@ class _Inlining:
     def _reduces(self, position: int) -> bool:
         return bool(self.instructions[position].instruction.survey.reductions)
 
-    def _reaches(self, producer: Instruction, position: int, buffer: Buffer, reader: int) -> bool:
-        """Whether the reader sees what the producer wrote, in loads that can be replaced.
-
-        In a repeat, one that runs before the producer sees what the trip before wrote.
-        """
-        seen = reader > position and self._unchanged(producer, position, reader)
-        return seen and buffer not in self.instructions[reader].opaque
-
-    def _unchanged(self, producer: Instruction, position: int, reader: int) -> bool:
-        """Whether what the producer read is still there when (and while) the reader runs."""
-        return not any(
-            position < writer <= reader for buffer in producer.reads for writer in self.writers.get(buffer, ())
-        )
+    def _unchanged_until(self, producer: Instruction, position: int) -> float:
+        """The position behind the producer's where something that it read is overwritten. Readers between see what it
+        wrote; in a repeat, one that runs before it sees what the trip before wrote."""
+        writers = (writer for buffer in producer.reads for writer in self.writers.get(buffer, ()))
+        return min((writer for writer in writers if writer > position), default=math.inf)
 
 
 def _chosen(
