@@ -21,6 +21,8 @@ from threading import RLock
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, TypeVarTuple, overload
 
+from glowtrain.collector import uncollected
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Subject = TypeVar("Subject")
@@ -28,13 +30,15 @@ Details = TypeVarTuple("Details")
 
 
 class Deferred:
-    """Stands for a module, and imports it at the first look at one of its attributes."""
+    """Stands for a module, and imports it at the first look at one of its attributes, without a search for garbage."""
 
     def __init__(self, name: str) -> None:
         self.__module = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(import_module(self.__module), attribute)
+        with uncollected():
+            module = import_module(self.__module)
+        return getattr(module, attribute)
 
     def __repr__(self) -> str:
         return f"<{self.__module}, when it is used>"

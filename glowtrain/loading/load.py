@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glowtrain.backends.cache.location import chosen
+from glowtrain.collector import uncollected
 from glowtrain.deferred import Deferred, dataclass
+from glowtrain.errors import SharedWeightsWarning
 from glowtrain.graph import Binding, Graph, Template
 from glowtrain.kept.origin import GraphOrigin, Way, ground, hashed
 from glowtrain.kept.promise import OriginalBuild, PromisedGraph
@@ -42,17 +44,8 @@ def load(
     graph.
     """
     request = LoadRequest(dims, values, open_batch, untie, name)
-    cache = chosen(True)
-    files = None if cache is None else ModelFiles.of(source)
-    key = None if files is None else request.key(files)
-    if cache is None or files is None or key is None:
-        found = request.loaded(sources.read(source))
-        model, warning = found.model, found.warning
-    elif (known := read_model(key, cache.glance(key), files)) is not None:
-        model, warning = _promised(known, key, files, request), known.warning
-    else:
-        found = request.loaded(files.watched().parsed())
-        model, warning = _with_origin(found, key, files), found.warning
+    with uncollected():
+        model, warning = request.answer(source)
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
     return model
@@ -67,6 +60,19 @@ class LoadRequest:
     open_batch: bool
     untie: str | Sequence[str]
     name: str
+
+    def answer(self, source: Source) -> tuple[Graph | Template, SharedWeightsWarning | None]:
+        """What :func:`load` returns and warns of."""
+        cache = chosen(True)
+        files = None if cache is None else ModelFiles.of(source)
+        key = None if files is None else self.key(files)
+        if cache is None or files is None or key is None:
+            found = self.loaded(sources.read(source))
+            return found.model, found.warning
+        if (known := read_model(key, cache.glance(key), files)) is not None:
+            return _promised(known, key, files, self), known.warning
+        found = self.loaded(files.watched().parsed())
+        return _with_origin(found, key, files), found.warning
 
     def loaded(self, model: sources.Model) -> Loaded:
         """What comes of a model that was read."""

@@ -10,7 +10,9 @@ from pkgutil import walk_packages
 
 from glowtrain.graph import Operator, registered
 
-_NAME = re.compile(rb"^class (\w+)\(|^    onnx: ClassVar\[str\] = \"(\w+)\"", re.MULTILINE)
+_NAME = re.compile(rb"\n(?:class (\w+)\(|    onnx: ClassVar\[str\] = \"(\w+)\")")
+"""Where an operator's name stands. The line's end before it, which can be searched for fast, comes after something in
+every module: the docstring."""
 
 
 def import_homes(name: str) -> None:
