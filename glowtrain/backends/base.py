@@ -277,6 +277,10 @@ class Backend(ABC):
         """The whole walk for this backend, from the neutral stages ``walk``; the last one makes an artifact."""
         return (*walk, Stage("compiled", f"what backend {self.name} makes of it", lambda o: Compile(self, o)))
 
+    def expect(self) -> None:
+        """Something is about to be compiled, and then loaded: a backend may begin beside with what it needs for that,
+        whatever it is. By default nothing."""
+
     def limits(self, kinds: Collection[str]) -> MachineLimits:
         """How fast its threads can do operations of these kinds, and move bytes: measured, in half a second. Raises
         :class:`BackendError` where the backend cannot."""

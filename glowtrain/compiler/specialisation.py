@@ -197,6 +197,8 @@ def executable_of(graph: Graph, backend: Backend, options: Options) -> Executabl
 
 
 def _compiled(graph: Graph, backend: Backend, options: Options) -> Artifact:
+    """The artifact of a graph, which will be loaded."""
+    backend.expect()
     artifact: Artifact = walk.arrive(graph, options, backend.stages(walk.WALK))
     return artifact
 

@@ -12,6 +12,7 @@ from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.executable import NativeExecutable
 from glowtrain.backends.cpu.sums.fact import Sums
 from glowtrain.backends.cpu.threads.count import GRAIN, checked, default
+from glowtrain.backends.cpu.threads.pool import expect_pool
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.deferred import Deferred
@@ -114,6 +115,11 @@ class Cpu(Backend):
             Stage("llvm", "a function for each kernel structure", self._generate),
             Stage("compiled", "machine code", self._emit, joint=Joint(self._generate, self._emit, self._compile)),
         )
+
+    def expect(self) -> None:
+        """Code that runs on several threads needs their pool's, which is compiled while Python makes its plan."""
+        if self._threads > 1:
+            expect_pool(self.cache)
 
     def limits(self, kinds: Collection[str]) -> MachineLimits:
         return limits.measured(self.target, self._threads, kinds)

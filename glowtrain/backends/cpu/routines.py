@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from contextlib import suppress
+from threading import Thread
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +16,13 @@ from glowtrain.backends.cache.key import sources
 from glowtrain.backends.container import pack, unpack
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
-from glowtrain.errors import ArtifactError
+from glowtrain.deferred import Deferred
+from glowtrain.errors import ArtifactError, CodegenError
+
+if TYPE_CHECKING:
+    from glowtrain.backends.llvm import pieces
+else:
+    pieces = Deferred("glowtrain.backends.llvm.pieces")
 
 
 def loaded(name: str, text: str, exports: Sequence[str], cache: Cache | None) -> toolchain.Library:
@@ -21,15 +30,71 @@ def loaded(name: str, text: str, exports: Sequence[str], cache: Cache | None) ->
     return toolchain.load([_object(name, text, cache)], exports)
 
 
+def begin(name: str, text: str, cache: Cache | None) -> None:
+    """Begin to compile a text, on a thread beside, for who will soon ask for its functions; unless the cache has it."""
+    if text in _begun or (cache is not None and _kept(name, text, cache) is not None):
+        return
+    making = _Making(text)
+    with suppress(RuntimeError):  # no more threads: who asks compiles it
+        making.start()
+        _begun[text] = making
+
+
+class _Making(Thread):
+    """A thread on which a text becomes an object. It begins with what other threads have to wait for, LLVM's reading,
+    and lets them go on while LLVM writes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(name="glowtrain routines")
+        self._text = text
+        self._made: bytes | None = None
+
+    def run(self) -> None:
+        with suppress(CodegenError):  # it is raised for who asks
+            self._made = _compiled(self._text)
+
+    def object(self) -> bytes | None:
+        """The object, when the thread has ended; None where none was made."""
+        self.join()
+        return self._made
+
+
+_begun: dict[str, _Making] = {}
+"""The texts that threads are at, or were, of which nobody has asked for the object."""
+if hasattr(os, "register_at_fork"):  # a child has none of the threads
+    os.register_at_fork(after_in_child=_begun.clear)
+
+
 def _object(name: str, text: str, cache: Cache | None) -> bytes:
-    target = Target.host()
     if cache is None:
-        return toolchain.compile_text(text, target)
-    parts = name, toolchain.version(), target.fingerprint, sources(), text
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    if (found := cache.get(key)) is not None:
-        with suppress(ArtifactError):  # damaged: it is made again, and written over
-            return unpack(name, found)[0]["object"].tobytes()
-    made = toolchain.compile_text(text, target)
-    cache.put(key, pack(name, {"object": np.frombuffer(made, np.uint8)}, {}))
+        return _made(text)
+    if (found := _kept(name, text, cache)) is not None:
+        return found
+    made = _made(text)
+    cache.put(_key(name, text), pack(name, {"object": np.frombuffer(made, np.uint8)}, {}))
     return made
+
+
+def _made(text: str) -> bytes:
+    begun = _begun.pop(text, None)
+    return (begun and begun.object()) or _compiled(text)
+
+
+def _compiled(text: str) -> bytes:
+    target = Target.host()
+    return pieces.object_of(toolchain.parsed(text, target), toolchain.machine(target), target)
+
+
+def _kept(name: str, text: str, cache: Cache) -> bytes | None:
+    """The object that a cache has; None where it has none, or one that is damaged: it is made again, and written over.
+    """
+    found = cache.get(_key(name, text))
+    if found is not None:
+        with suppress(ArtifactError):
+            return unpack(name, found)[0]["object"].tobytes()
+    return None
+
+
+def _key(name: str, text: str) -> str:
+    parts = name, toolchain.version(), Target.host().fingerprint, sources(), text
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

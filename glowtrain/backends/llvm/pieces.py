@@ -134,7 +134,7 @@ class _Piece:
 
     def make(self, machine: llvm.TargetMachine) -> None:
         try:
-            self._made = _object(self.module, machine, self.target)
+            self._made = object_of(self.module, machine, self.target)
         except BaseException as error:  # noqa: BLE001 - raised again for who asks for the object
             self._made = error
 
@@ -167,7 +167,8 @@ def _declaration(function: str) -> tuple[str, str]:
     return head["name"], f"declare hidden {head['result']} @{head['name']}({types})"
 
 
-def _object(module: llvm.ModuleRef, machine: llvm.TargetMachine, target: Target) -> bytes:
+def object_of(module: llvm.ModuleRef, machine: llvm.TargetMachine, target: Target) -> bytes:
+    """The object of a module that no other thread uses, by a machine that none uses. Raises :class:`CodegenError`."""
     emit, short = _library()
     message = ctypes.c_char_p()
     buffer = emit(machine, module, 1, ctypes.byref(message))

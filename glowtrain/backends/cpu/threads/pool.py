@@ -18,7 +18,7 @@ from importlib import resources
 import numpy as np
 
 from glowtrain.backends.cache.folder import Cache
-from glowtrain.backends.cpu.routines import loaded
+from glowtrain.backends.cpu.routines import begin, loaded
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
@@ -134,11 +134,22 @@ def pool_of(threads: int, cache: Cache | None = None) -> ThreadPool:
     return _pools.of(threads, cache)
 
 
+def expect_pool(cache: Cache | None = None) -> None:
+    """Begin to compile the code of all pools, unless it is there, for who will soon need the first of them."""
+    if not _loaded:
+        begin(*_code(), cache)
+
+
 def _library(cache: Cache | None) -> toolchain.Library:
     """The code of all pools: loaded once, for the first of them."""
     if not _loaded:
-        _loaded.append(loaded("pool", pool_text(Target.host()), _EXPORTS, cache))
+        _loaded.append(loaded(*_code(), _EXPORTS, cache))
     return _loaded[0]
+
+
+def _code() -> tuple[str, str]:
+    """What the code is called, and its text."""
+    return "pool", pool_text(Target.host())
 
 
 _loaded: list[toolchain.Library] = []
