@@ -164,6 +164,59 @@ def test_comparing_in_ones_own_way_keeps_a_frozen_class_hashable() -> None:
         hash(made(deferred.dataclass, [], {}, checked=False)(1))
 
 
+@pytest.mark.parametrize("decorator", [dataclasses.dataclass, deferred.dataclass])
+def test_methods_of_ones_own_stay(decorator: Decorator) -> None:
+    @decorator(frozen=True)
+    class Own:
+        x: int
+        __hash__ = None  # type: ignore[assignment]
+
+        def __repr__(self) -> str:
+            return f"own {self.x}"
+
+    assert repr(Own(1)) == "own 1"
+    assert Own(1) == Own(1)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Own(1))
+    defined = type("Defined", (), {"__annotations__": {"x": int}, "__setattr__": object.__setattr__})
+    with pytest.raises(TypeError, match="Cannot overwrite attribute __setattr__"):
+        decorator(frozen=True)(defined)(1)
+
+
+@pytest.mark.parametrize("decorator", [dataclasses.dataclass, deferred.dataclass])
+def test_what_derived_classes_give_another_default_or_change(decorator: Decorator) -> None:
+    @decorator(frozen=True)
+    class Base:
+        x: int = 1
+        items: tuple[Any, ...] = dataclasses.field(default=(), repr=False, hash=False)
+
+    @decorator(frozen=True)
+    class Derived(Base):
+        y: int = 5
+        x: int = dataclasses.field(default=3, kw_only=True)
+
+    class Free(Derived):
+        pass
+
+    assert [field.name for field in dataclasses.fields(Derived)] == ["x", "items", "y"]
+    assert repr(Derived((), 4)).endswith("Derived(x=3, y=4)")
+    assert hash(Derived(([],), 4)) == hash(Derived(([2],), 4))
+    assert Derived() != Base()
+    assert Derived.__eq__(Derived(), 3) is NotImplemented
+    free = Free()
+    free.other = 3  # type: ignore[attr-defined]  # it is no field of the frozen class
+    del free.other  # type: ignore[attr-defined]
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot delete field 'y'"):
+        del free.y  # type: ignore[misc]
+    nested = Base(items=[])  # type: ignore[arg-type]
+    object.__setattr__(nested, "x", nested)
+    assert repr(nested).endswith("Base(x=...)")
+    with pytest.raises(ValueError, match="mutable default"):
+        decorator(type("Mutable", (), {"__annotations__": {"x": list}, "x": []}))()
+    with pytest.raises(TypeError, match="no type annotation"):
+        decorator(type("Bare", (), {"x": dataclasses.field(default=1)}))()
+
+
 @pytest.fixture
 def hasty() -> Iterator[None]:
     """Threads take turns as often as they can."""

@@ -277,7 +277,7 @@ class Backend(ABC):
         """The whole walk for this backend, from the neutral stages ``walk``; the last one makes an artifact."""
         return (*walk, Stage("compiled", f"what backend {self.name} makes of it", lambda o: Compile(self, o)))
 
-    def expect(self) -> None:
+    def expect(self) -> None:  # noqa: B027 - most backends need nothing
         """Something is about to be compiled, and then loaded: a backend may begin beside with what it needs for that,
         whatever it is. By default nothing."""
 

@@ -86,8 +86,7 @@ def _compiled(text: str) -> bytes:
 
 
 def _kept(name: str, text: str, cache: Cache) -> bytes | None:
-    """The object that a cache has; None where it has none, or one that is damaged: it is made again, and written over.
-    """
+    """The object that a cache has; None where it has none, or a damaged one: it is made again, and written over."""
     found = cache.get(_key(name, text))
     if found is not None:
         with suppress(ArtifactError):
