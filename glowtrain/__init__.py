@@ -132,7 +132,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    with uncollected():
+    with uncollected(importing=True):
         if name in _MODULES:
             return import_module(f"glowtrain.{name}")
         if name not in _HOMES:

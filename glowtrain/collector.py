@@ -8,16 +8,21 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def uncollected(*, importing: bool = False) -> Iterator[None]:
     """A block, or a function that it decorates, without the search for cycles: to import, to build graphs and to
     compile makes objects that are in use till the end, and looking through them again and again took a sixth of the
     time. Of several threads, whoever has stopped it starts it again.
+
+    ``importing``: what the block has made is not looked at afterwards, either, before the next search through
+    everything: the objects of modules stay. The others of this moment wait for that search, too.
     """
-    if not gc.isenabled():
-        yield
-        return
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if importing and not gc.get_freeze_count():  # somebody's frozen objects would thaw
+            gc.freeze()
+            gc.unfreeze()  # among the oldest
+        if enabled:
+            gc.enable()

@@ -16,11 +16,12 @@ import abc
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Callable
 from importlib import import_module
 from reprlib import recursive_repr
 from threading import RLock
-from types import FunctionType, MemberDescriptorType
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, TypeVarTuple, overload
 
 from glowtrain.collector import uncollected
@@ -33,18 +34,20 @@ Fields = dict[str, dataclasses.Field[Any]]
 
 
 class Deferred:
-    """Stands for a module, and imports it at the first look at one of its attributes, without a search for garbage."""
+    """Stands for a module, and imports it at the first look at one of its attributes, without a search for cycles."""
 
     def __init__(self, name: str) -> None:
-        self.__module = name
+        self.__name = name
+        self.__module: ModuleType | None = None
 
     def __getattr__(self, attribute: str) -> Any:
-        with uncollected():
-            module = import_module(self.__module)
-        return getattr(module, attribute)
+        if self.__module is None:
+            with uncollected(importing=True):
+                self.__module = import_module(self.__name)
+        return getattr(self.__module, attribute)
 
     def __repr__(self) -> str:
-        return f"<{self.__module}, when it is used>"
+        return f"<{self.__name}, when it is used>"
 
 
 if TYPE_CHECKING:
@@ -135,12 +138,14 @@ def _fields(cls: Any, options: dict[str, bool]) -> Fields:
     has nothing else, with their defaults in their places."""
     found = _inherited(cls, options.get("frozen", False))
     annotations = vars(cls).get("__annotations__", {})
+    plain = {name: object for name, text in annotations.items() if isinstance(text, str) and not _SPECIAL.search(text)}
     space: dict[str, Any] = {name: value for name, value in vars(cls).items() if isinstance(value, dataclasses.Field)}
     space |= {name: getattr(cls, name) for name in annotations if hasattr(cls, name)}
-    space |= {"__annotations__": annotations, "__module__": cls.__module__, "__doc__": "Fields."}
+    space |= {"__annotations__": annotations | plain, "__module__": cls.__module__, "__doc__": "Fields."}
     nothing = dict.fromkeys(("init", "repr", "eq", "match_args"), False)
     bare: Any = dataclasses.dataclass(type(cls.__name__, (), space), **nothing, kw_only=options.get("kw_only", False))
     for name, field in bare.__dataclass_fields__.items():
+        field.type = annotations[name]
         if isinstance(vars(cls).get(name), dataclasses.Field):
             if field.default is dataclasses.MISSING:
                 delattr(cls, name)
@@ -150,6 +155,11 @@ def _fields(cls: Any, options: dict[str, bool]) -> Fields:
         _give(cls, "__replace__", vars(bare)["__replace__"])
     found |= bare.__dataclass_fields__
     return found
+
+
+_SPECIAL = re.compile("ClassVar|InitVar|KW_ONLY")
+"""Annotations that say more than a type. The standard library looks for these in each text, for as long as all the rest
+of its work takes."""
 
 
 def _inherited(cls: type, frozen: bool) -> Fields:

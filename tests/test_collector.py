@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 
@@ -24,6 +25,35 @@ def test_the_search_is_as_before(enabled: bool) -> None:
         assert gc.isenabled() == enabled
     finally:
         gc.enable()
+
+
+def test_what_imports_make_is_not_looked_at_before_a_search_through_everything() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.own = self
+
+    gc.collect()
+    with uncollected(importing=True):
+        garbage = weakref.ref(Cycle())
+        kept = [{}]  # type: ignore[var-annotated]
+    assert gc.isenabled()
+    assert not gc.get_freeze_count()
+    gc.collect(1)
+    assert garbage() is not None
+    gc.collect()
+    assert garbage() is None
+    assert kept
+
+
+def test_what_somebody_has_frozen_stays_so() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    try:
+        with uncollected(importing=True):
+            pass
+        assert gc.get_freeze_count() >= frozen - 100  # but for what has gone since
+    finally:
+        gc.unfreeze()
 
 
 def test_errors_of_loading_and_of_trainers_leave_it_on() -> None:

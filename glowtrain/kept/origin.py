@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from glowtrain.backends.cache.folder import Cache
-from glowtrain.backends.cache.key import COMPILER, sources, tools
+from glowtrain.backends.cache.key import sources, tools
 from glowtrain.deferred import dataclass
 from glowtrain.graph.registry import has_foreign
 from glowtrain.types import Array, LazyArray, elements_of
 
 MODELS = "grad", "kept", "loading", "losses", "memory", "modes", "names.py", "onnx_io", "optim", "trainer"
-"""The sources that decide which graphs are made of a model, beside those of :data:`COMPILER`."""
+"""The sources that decide which graphs are made of a model, beside those of :data:`~glowtrain.backends.cache.key.COMPILER`."""
 
 
 class Way:
@@ -86,7 +86,7 @@ def _ground() -> str | None:
     if found is None or found.origin is None:
         return None
     version = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
-    return hashed(tools(), sys.byteorder, version, sources(COMPILER), sources(MODELS))
+    return hashed(tools(), sys.byteorder, version, sources(), sources(*MODELS))
 
 
 def named(value: Any) -> str | None:

@@ -63,13 +63,10 @@ def tools() -> str:
     return f"Python {sys.version_info} NumPy {np.__version__} ml_dtypes {ml_dtypes.__version__}"
 
 
-def sources(parts: tuple[str, ...] = COMPILER) -> str:
-    """The hash of sources: of files and folders in Glowtrain's, by default the compiler's. They are read once."""
-    return _sources(parts)
-
-
 @functools.cache
-def _sources(parts: tuple[str, ...]) -> str:
+def sources(*parts: str) -> str:
+    """The hash of sources: of files and folders in Glowtrain's, by default the compiler's."""
+    parts = parts or COMPILER
     root, content = os.path.dirname(inspect.getfile(import_module("glowtrain"))), hashlib.sha256()
     for name in parts:
         path = os.path.join(root, name)
