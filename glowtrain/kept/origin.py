@@ -18,7 +18,7 @@ from glowtrain.graph.registry import has_foreign
 from glowtrain.types import Array, LazyArray, elements_of
 
 MODELS = "grad", "kept", "loading", "losses", "memory", "modes", "names.py", "onnx_io", "optim", "trainer"
-"""The sources that decide which graphs are made of a model, beside those of :data:`~glowtrain.backends.cache.key.COMPILER`."""
+"""The sources that decide which graphs are made of a model, beside the compiler's."""
 
 
 class Way:
