@@ -14,14 +14,15 @@ def uncollected(*, importing: bool = False) -> Iterator[None]:
     time. Of several threads, whoever has stopped it starts it again.
 
     ``importing``: what the block has made is not looked at afterwards, either, before the next search through
-    everything: the objects of modules stay. The others of this moment wait for that search, too.
+    everything, unless there are frozen objects: those of modules stay. All others of this moment wait for that search,
+    too.
     """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if importing and not gc.get_freeze_count():  # somebody's frozen objects would thaw
+        if importing and not gc.get_freeze_count():  # else somebody's would thaw; Python 3.12 has some of its own
             gc.freeze()
             gc.unfreeze()  # among the oldest
         if enabled:
