@@ -486,8 +486,9 @@ def test_tasks_next_to_each_other_have_rows_in_common(name: str) -> None:
     assert not np.any(found[12:])
 
 
-def test_tasks_next_to_each_other_have_images_in_common() -> None:
+def test_tasks_next_to_each_other_have_images_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
     """Although the loop over the columns of an image stands around them: one of the phases of a depthwise gradient."""
+    monkeypatch.setattr(rates, "ABOUT_THE_SAME", 1.0)
     rows, columns, channels = 192, 12, 40
     every_other = OperandAccess(0, (4 * columns * channels, 1, 2 * channels, 0))
     image, weights = OperandAccess(0, (columns * channels, 1, channels, 0)), OperandAccess(0, (0, 1, 0, channels))

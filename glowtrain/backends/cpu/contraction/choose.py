@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, combinations
+from itertools import combinations
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from glowtrain.backends.cpu.contraction.describe import Problem
 from glowtrain.backends.cpu.contraction.levels import Level, levels_of, shares
 from glowtrain.backends.cpu.contraction.matrices.block import MatrixBlock
 from glowtrain.backends.cpu.contraction.rates import Machine
+from glowtrain.backends.cpu.contraction.variants import classify, clipped, many_borders, written
 from glowtrain.backends.cpu.order.contraction import CHAIN
 from glowtrain.deferred import dataclass
 
@@ -109,66 +110,47 @@ def views(problem: Problem, vec: int, width: int) -> tuple[OperandView, OperandV
     return c, a, b
 
 
-def classify(problem: Problem, vec: int, tiled: Sequence[int]) -> tuple[str, ...]:
-    """How each clip is kept.
-
-    ``range``: it bounds a reduction loop by numbers known when the kernel is called; ``static``: it is the same for
-    each call, but differs between the points of a tile, so that products are left out when the kernel is written;
-    ``guard``: tested for each product.
-    """
-    kinds = [_kind(problem, clip, vec, tiled) for clip in range(len(problem.bounds))]
-    fixed = {clipped(problem, clip) for clip, kind in enumerate(kinds) if kind == "static"}
-    return tuple("guard" if kind == "range" and clipped(problem, k) in fixed else kind for k, kind in enumerate(kinds))
-
-
-def _kind(problem: Problem, clip: int, vec: int, tiled: Sequence[int]) -> str:
-    moved = [i for i, loop in enumerate(problem.loops) if loop.clips[clip]]
-    outputs = [i for i in moved if not problem.loops[i].reduces]
-    if vec in moved or len(moved) - len(outputs) > 1 or clipped(problem, clip) == vec:
-        return "guard"
-    if not any(i in tiled for i in outputs):
-        return "range"
-    return "static" if len(outputs) == 1 else "guard"
-
-
-def clipped(problem: Problem, clip: int) -> int:
-    """The reduction loop that a clip bounds (the first one if it depends on output loops only)."""
-    return next((i for i in problem.reductions if problem.loops[i].clips[clip]), problem.reductions[0])
-
-
-def pattern(problem: Problem, kinds: Sequence[str], loop: int, index: int) -> tuple[tuple[int, int, int], ...]:
-    """The (reduction loop, low, high) that the static clips leave of each reduction at one index of a tiled loop."""
-    result = []
-    for clip in problem.clips_on(loop):
-        if kinds[clip] == "static":
-            reduction = clipped(problem, clip)
-            bound, factor = problem.bounds[clip], problem.loops[reduction].clips[clip]
-            start = bound.offset + problem.loops[loop].clips[clip] * index
-            inside = [r for r in range(problem.loops[reduction].extent) if 0 <= start + factor * r < bound.extent]
-            low, high = (inside[0], inside[-1] + 1) if inside else (0, 0)
-            if (low, high) != (0, problem.loops[reduction].extent):
-                result.append((reduction, low, high))
-    return tuple(result)
-
-
-def balanced(extent: int, size: int) -> list[tuple[int, int]]:
-    """(start, size) of the fewest tiles of at most ``size``, as equal as possible, larger ones first."""
-    count = ceil(extent / size)
-    small, larger = divmod(extent, count)
-    sizes = [small + 1] * larger + [small] * (count - larger)
-    starts = accumulate(sizes, initial=0)
-    return list(zip(starts, sizes, strict=False))
-
-
 def choose(problem: Problem, machine: Machine) -> ContractionPlan:
-    """The cheapest plan by the cost model; ties go to the first candidate, so the choice is deterministic."""
+    """The cheapest plan by the cost model, or a like one with less code that costs about the same. Ties go to the first
+    candidate, so the choice is deterministic."""
     fine = [
-        (total(y, found.step, found.mean, memory=True), y, found.kinds)
+        _Fine(total(y, found.step, found.mean, memory=True), y, found.kinds, found.mean)
         for found in _cheapest(problem, machine)
         for y in _refined(found.x, found.kinds, traffic(found.x, found.mean) <= found.step)
     ]
-    cost, best, kinds = min(fine, key=lambda entry: entry[0] * (rates.SCATTERED if _scatters(entry[1]) else 1))
-    return arranged(best, kinds, cost)
+    best = min(fine, key=lambda entry: entry.weight)
+    like = [entry for entry in fine if entry is not best and entry.replaces(best)]
+    sizes = {entry: written(entry.x, entry.kinds) for entry in (*like, best)} if like else {}
+    less = [entry for entry in like if sizes[entry] <= rates.MUCH_LESS_CODE * sizes[best]]
+    chosen = min(less, key=lambda entry: (sizes[entry], entry.weight), default=best)
+    return arranged(chosen.x, chosen.kinds, chosen.cost)
+
+
+class _Fine(NamedTuple):
+    """A candidate with all that it costs, how each clip is kept, and what a step touches."""
+
+    cost: float
+    x: Candidate
+    kinds: tuple[str, ...]
+    mean: Average
+
+    @property
+    def weight(self) -> float:
+        """What candidates are compared by."""
+        return self.cost * (rates.SCATTERED if _scatters(self.x) else 1)
+
+    def replaces(self, best: _Fine) -> bool:
+        """Whether this one is as fast as the best one, although it may cost a little more: its tiles have about as many
+        sums, along the same loops. Where arrangements differ by more, so do they in what the model does not know."""
+        x, y = self.x, best.x
+        alike = x.axis is y.axis and x.vectors >= y.vectors and _arrangement(x) == _arrangement(y)
+        sums = self.mean.products >= rates.ABOUT_AS_MANY * best.mean.products
+        return alike and sums and self.weight <= rates.ABOUT_THE_SAME * best.weight
+
+
+def _arrangement(x: Candidate) -> tuple[list[int], bool, bool, bool]:
+    """A candidate but for the sizes: the loops of its tiles, what is packed, whether the sum is taken in parts."""
+    return [loop for loop, _ in x.tile], x.pack_a, x.pack_b, bool(x.chunks)
 
 
 def _cheapest(problem: Problem, machine: Machine) -> list[_Priced]:
@@ -178,7 +160,7 @@ def _cheapest(problem: Problem, machine: Machine) -> list[_Priced]:
     for entry in priced:
         if len(best) == rates.REFINED and entry.least > best[-1]:
             break
-        if not _borders(entry.x, entry.kinds, kept):
+        if not many_borders(entry.x, entry.kinds, kept):
             cost = total(entry.x, entry.step, entry.mean, memory=False)
             found.append((cost, entry))
             insort(best, cost)
@@ -307,19 +289,6 @@ def _tiles(problem: Problem, machine: Machine, vec: int, vectors: int) -> Iterat
 def _largest(problem: Problem, loop: int, limit: int) -> list[int]:
     sizes = shares(problem.loops[loop].extent, limit)
     return [size for size in (sizes if problem.across else sizes[-rates.LARGEST_SIZES :]) if size > 1]
-
-
-def _borders(x: Candidate, kinds: Sequence[str], kept: dict[tuple[int, int], int]) -> bool:
-    """Whether static clips would need too many kernels; ``kept`` holds their number by loop and size."""
-    count = 1
-    for loop, size in x.tile:
-        if any(kinds[clip] == "static" for clip in x.problem.clips_on(loop)):
-            if (loop, size) not in kept:
-                places = [pattern(x.problem, kinds, loop, i) for i in range(x.problem.loops[loop].extent)]
-                tiles = balanced(x.problem.loops[loop].extent, size)
-                kept[loop, size] = len({tuple(places[start : start + n]) for start, n in tiles})
-            count *= kept[loop, size]
-    return count > (rates.MOST_BORDERS_COMPACT if x.machine.compact else rates.MOST_BORDERS)
 
 
 def _refined(x: Candidate, kinds: Sequence[str], enough: bool) -> Iterator[Candidate]:

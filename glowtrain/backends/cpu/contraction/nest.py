@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 
-from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView, balanced, pattern, views
+from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView, views
 from glowtrain.backends.cpu.contraction.copies.pack import PackMove, PackSource, Square, copy, in_squares, square_text
 from glowtrain.backends.cpu.contraction.copies.packing import PackingText
 from glowtrain.backends.cpu.contraction.copies.window import WindowText
@@ -17,6 +17,7 @@ from glowtrain.backends.cpu.contraction.levels import Level
 from glowtrain.backends.cpu.contraction.matrices import unit
 from glowtrain.backends.cpu.contraction.matrices.kernel import MatrixMicro
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
+from glowtrain.backends.cpu.contraction.variants import balanced, pattern
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing, panels
 from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.cpu.tasks import PARAMS, TaskRange, plain

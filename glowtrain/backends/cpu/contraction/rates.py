@@ -194,6 +194,11 @@ MOST_POINTS = 4
 """Points along the shorter of two loops of a tile whose lanes run along a sum."""
 REFINED = 6
 """Candidates, the best ones by computing alone, that are priced with caches, packing and parts of the sum."""
+ABOUT_THE_SAME, ABOUT_AS_MANY = 1.02, 0.88
+"""Factor up to which plans cost about the same; and the share of the products in a step of one tile that another has at
+least which is to be as fast: with fewer of them more of B goes through the caches; measured."""
+MUCH_LESS_CODE = 0.75
+"""The share of a plan's code that another one has at most for which it is left."""
 MOST_BORDERS, MOST_BORDERS_COMPACT = 5, 1
 """Kernels that the borders of padding may take; in code that is to be small."""
 LEAST_PART, LARGEST_PART = 48, 0.7
