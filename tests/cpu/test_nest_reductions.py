@@ -10,6 +10,7 @@ from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm.target import Target
 from glowtrain.loops import (
     Buffer,
+    Cast,
     Expr,
     For,
     Index,
@@ -24,7 +25,7 @@ from glowtrain.loops import (
 from glowtrain.loops.functions import fused_multiply_add
 from glowtrain.program.interpret import functions
 from glowtrain.program.verify import verify
-from glowtrain.types import DTYPES, Array, DType, TensorType, boolean, f32, f64
+from glowtrain.types import DTYPES, Array, DType, TensorType, bf16, boolean, f32, f64
 from tests.cpu.native_program import Native, spread
 from tests.cpu.nests import TARGETS, check, feeds_of, program
 
@@ -190,3 +191,23 @@ def test_sums_over_one_box_share_a_pass(random: np.random.Generator) -> None:
     p = program([For((i,), (Store(y, (i,), total), Store(z, (i,), squares)))])
     assert generate(spread(p), Target.named("avx2")).text.count("phi i64") == 2
     check(p, feeds_of(random, p), Target.host(), 1e-3)
+
+
+@pytest.mark.parametrize("fill", [None, 0])
+def test_sums_over_one_box_read_once_what_both_are_of(fill: int | None, random: np.random.Generator) -> None:
+    """Elements inside of a border too, and what they are converted to."""
+    x, y, z = Buffer("x", bf16[9, 300], "input"), Buffer("y", f32[9], "output"), Buffer("z", f32[9], "output")
+    (i,), border = indices_of((9,)), 0 if fill is None else 3
+
+    def element(r: Expr) -> Expr:
+        return Cast(Load(x, (i, r - border), fill), f32)
+
+    extent = 300 + 2 * border
+    total = reduce("add", (extent,), element)
+    squares = reduce("add", (extent,), lambda r: element(r) * element(r))
+    stores = Store(y, (i,), total), Store(z, (i,), squares)
+    one, both = (program([For((i,), stores[:count])]) for count in (1, 2))
+    reads, others = (generate(spread(p), Target.named("avx512")).text for p in (one, both))
+    for instruction in ("load <", "zext <"):
+        assert reads.count(instruction) == others.count(instruction), instruction
+    check(both, feeds_of(random, both), Target.host(), 1e-3)

@@ -38,13 +38,12 @@ from glowtrain.loops.affine import Atom, Quotient, Remainder
 
 
 class LlvmExpressions(Loads):
-    """Writes expressions into a function. ``written``: the buffers that the kernel writes."""
+    """Writes expressions into a function."""
 
     def __init__(
         self, f: LlvmFunction, target: Target, pointers: dict[Buffer, LlvmValue], written: Iterable[Buffer]
     ) -> None:
-        super().__init__(f, target, pointers)
-        self.written = frozenset(written)
+        super().__init__(f, target, pointers, written)
         self._volatiles: dict[Expr, bool] = {}
 
     def emit(self, expr: Expr) -> LlvmValue:
@@ -117,11 +116,15 @@ class LlvmExpressions(Loads):
         return known
 
     def _cast(self, expr: Cast) -> LlvmValue:
-        value, dtype = expr.value, expr.dtype.name
-        found = saturation(expr)
+        dtype, found = expr.dtype.name, saturation(expr)
         if found is not None:
             return found.emit(self.f, self.emit(found.value), dtype, self.target)
-        return scalar.cast(self.f, self.emit(value), value.dtype.name, dtype, self.target)
+        value, given = self.emit(expr.value), expr.value.dtype.name
+        key = ("cast", given, dtype, value.text)
+        known = self.scopes.get(key)
+        if known is None:
+            known = self.scopes.set(key, scalar.cast(self.f, value, given, dtype, self.target))
+        return known
 
     def _bitcast(self, expr: Apply) -> LlvmValue:
         (value,) = expr.arguments

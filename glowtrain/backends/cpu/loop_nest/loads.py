@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from glowtrain.backends.cpu.loop_nest.addresses import Addresses
 from glowtrain.backends.llvm import scalar
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, poison
-from glowtrain.loops import Affine, Expr, Load, affine, within
+from glowtrain.loops import Affine, Buffer, Expr, Load, affine, within
 
 
 class Loads(Addresses):
-    """Writes loads into a function."""
+    """Writes loads into a function. ``written``: the buffers that the kernel writes."""
+
+    def __init__(
+        self, f: LlvmFunction, target: Target, pointers: dict[Buffer, LlvmValue], written: Iterable[Buffer]
+    ) -> None:
+        super().__init__(f, target, pointers)
+        self.written = frozenset(written)
 
     def load(self, load: Load) -> LlvmValue:
         """Read an element, or one for every lane."""
@@ -43,26 +51,33 @@ class Loads(Addresses):
         return known if known is not None else self.scopes.set(key, self.f.compare("ult", value, extent))
 
     def _load_scalar(self, load: Load, form: Affine, guards: Sequence[LlvmValue]) -> LlvmValue:
-        dtype = load.buffer.dtype.name
         offset, condition = self.scalar_sum(form), self._all(guards, 1)
         if condition is None:
-            return scalar.load(self.f, self.pointer(load.buffer, offset), dtype, 1, self.target)
-        value = scalar.load(self.f, self.pointer(load.buffer, self._or_first(condition, offset)), dtype, 1, self.target)
-        return self._or_fill(condition, value, load)
+            return self._read(load.buffer, offset, 1)
+        return self._or_fill(condition, self._read(load.buffer, self._or_first(condition, offset), 1), load)
+
+    def _read(self, buffer: Buffer, offset: LlvmValue, width: int, mask: LlvmValue | None = None) -> LlvmValue:
+        """Neighbours from an offset on; of what the kernel does not write, once per scope, whoever asks for them."""
+        place = self.pointer(buffer, offset)
+        key = ("read", place.text, width, mask)
+        known = None if buffer in self.written else self.scopes.get(key)
+        if known is None:
+            known = self.scopes.set(key, scalar.load(self.f, place, buffer.dtype.name, width, self.target, mask))
+        return known
 
     def _or_first(self, condition: LlvmValue, offset: LlvmValue) -> LlvmValue:
         """The offset, or 0 where the condition does not hold."""
         return self._value(f"select {condition.typed}, {offset.typed}, {offset.type} 0", offset.type)
 
     def _load_contiguous(self, load: Load, form: Affine, guards: Sequence[LlvmValue]) -> LlvmValue:
-        dtype, width = load.buffer.dtype.name, self.context.width
+        width = self.context.width
         assert self.context.index is not None
         start = self.sum(self.scalar_sum(form, self.context.index), self.start())
         if guards and _agree(guards) and (self.context.mask is not None or load.buffer.type.size >= width):
             return self._load_all_or_none(load, start, guards)
         condition = self._all(guards, width)
         mask = self._and(condition, self.context.mask)
-        value = scalar.load(self.f, self.pointer(load.buffer, start), dtype, width, self.target, mask)
+        value = self._read(load.buffer, start, width, mask)
         return value if condition is None else self._or_fill(condition, value, load)
 
     def _load_all_or_none(self, load: Load, start: LlvmValue, guards: Sequence[LlvmValue]) -> LlvmValue:
@@ -71,11 +86,10 @@ class Loads(Addresses):
         The lanes that exist are neighbours in the buffer, so it has as many elements. Their mask stands alone: LLVM 22
         reads the whole upper half of lanes where a condition that all share is joined with a mask of the lower half.
         """
-        dtype, width = load.buffer.dtype.name, self.context.width
         condition = self._all(guards, 1)
         assert condition is not None
         safe = self._or_first(condition, start)
-        value = scalar.load(self.f, self.pointer(load.buffer, safe), dtype, width, self.target, self.context.mask)
+        value = self._read(load.buffer, safe, self.context.width, self.context.mask)
         return self._or_fill(condition, value, load)
 
     def _gather(self, load: Load, guards: Sequence[LlvmValue]) -> LlvmValue:
@@ -103,7 +117,10 @@ class Loads(Addresses):
     def _or_fill(self, condition: LlvmValue, value: LlvmValue, load: Load) -> LlvmValue:
         """The value where the condition holds, which may be one for all lanes; elsewhere the fill."""
         fill = load.fill if load.fill is not None else 0
-        return self.f.select(condition, value, scalar.constant(fill, load.buffer.dtype.name, value.width))
+        constant = scalar.constant(fill, load.buffer.dtype.name, value.width)
+        key = ("filled", condition.text, value.text, constant.text)
+        known = self.scopes.get(key)
+        return known if known is not None else self.scopes.set(key, self.f.select(condition, value, constant))
 
 
 def _agree(guards: Sequence[LlvmValue]) -> bool:
