@@ -60,8 +60,8 @@ def graph_bytes(graph: Graph, origin: GraphOrigin) -> bytes | None:
         "name": graph.name,
         "dims": dict(binding.dims),
         "key": graph.__dict__.get("key"),
-        "inputs": _texts(graph.input_types),
-        "outputs": _texts(graph.output_types),
+        "inputs": types_text(graph.input_types),
+        "outputs": types_text(graph.output_types),
         "variables": variables,
         "updated": sorted(graph.updated_names),
         "indexed": [
@@ -81,8 +81,8 @@ def read_graph(data: bytes, origin: GraphOrigin) -> Known | None:
             name: _initial(origin, name, parse_type(text), where, here) for name, text, _, *where in facts["variables"]
         }
         values = (
-            _types(facts["inputs"]),
-            _types(facts["outputs"]),
+            types_of_text(facts["inputs"]),
+            types_of_text(facts["outputs"]),
             initial,
             frozenset(name for name, _, trainable, *_ in facts["variables"] if trainable),
             frozenset(facts["updated"]),
@@ -134,11 +134,13 @@ def _indexed(name: str, low: Any, high: Any, ignored: int | None, *facts: bool) 
     return IndexedInput(name, IndexRange(low, high, ignored), *facts)
 
 
-def _texts(types: Mapping[str, TensorType]) -> dict[str, str]:
+def types_text(types: Mapping[str, TensorType]) -> dict[str, str]:
+    """Types by name as JSON can hold them."""
     return {name: str(type_) for name, type_ in types.items()}
 
 
-def _types(texts: Mapping[str, str]) -> dict[str, TensorType]:
+def types_of_text(texts: Mapping[str, str]) -> dict[str, TensorType]:
+    """What :func:`types_text` wrote. Raises :class:`ShapeError` and others for anything else."""
     return {name: parse_type(text) for name, text in texts.items()}
 
 

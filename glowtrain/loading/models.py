@@ -12,7 +12,7 @@ from glowtrain.backends.container import pack, unpack
 from glowtrain.deferred import dataclass
 from glowtrain.errors import ArtifactError, SharedWeightsWarning
 from glowtrain.graph import Binding, Graph, Template
-from glowtrain.kept.interfaces import BROKEN, as_text, specs_of_text, specs_text
+from glowtrain.kept.interfaces import BROKEN, as_text, specs_of_text, specs_text, types_of_text, types_text
 from glowtrain.loading.files import ModelFiles
 from glowtrain.types import Array, LazyArray, TensorType, parse_type, type_of
 
@@ -29,11 +29,13 @@ _BEGINNING, _TRIES = 64, 64
 @dataclass(frozen=True)
 class KnownModel:
     """A model's name, the template of it that is left open, and the dimensions that it is bound to (None: it is the
-    template); the initial values that lie in its files, and what loading it warns of."""
+    template) with the types of its inputs then; the initial values that lie in its files, and what loading it warns
+    of."""
 
     name: str
     template: Template | None
     dims: dict[str, int] | None
+    inputs: dict[str, TensorType]
     arrays: dict[str, LazyArray]
     warning: SharedWeightsWarning | None
 
@@ -58,6 +60,7 @@ def model_bytes(key: str, found: Loaded, files: ModelFiles) -> bytes | None:
         "name": model.name,
         "template": None if template is None else [template.name, specs_text(template.inputs)],
         "dims": dict(binding.dims) if isinstance(model, Graph) else None,
+        "inputs": types_text(model.input_types) if isinstance(model, Graph) else {},
         "files": files.hashes,
         "arrays": _places(found.arrays, contents),
         "warning": None if warning is None else [str(warning), warning.readers],
@@ -91,7 +94,7 @@ def _known(facts: dict[str, Any], contents: Mapping[str, bytes]) -> KnownModel:
     dims = None if facts["dims"] is None else dict(facts["dims"])
     if template is None and dims is None:
         raise ArtifactError("a model is a graph or a template")
-    return KnownModel(as_text(facts["name"]), template, dims, arrays, warning)
+    return KnownModel(as_text(facts["name"]), template, dims, types_of_text(facts["inputs"]), arrays, warning)
 
 
 def _unknown(binding: Binding) -> NoReturn:

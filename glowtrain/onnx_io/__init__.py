@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glowtrain.modes.training_and_inference import inference, make_trainable
-    from glowtrain.onnx_io.read.load import load
     from glowtrain.onnx_io.write.save import save
 
 _HOMES = {
     "inference": "glowtrain.modes.training_and_inference",
-    "load": "glowtrain.onnx_io.read.load",
     "make_trainable": "glowtrain.modes.training_and_inference",
     "save": "glowtrain.onnx_io.write.save",
 }
 
-__all__ = ["inference", "load", "make_trainable", "save"]
+__all__ = ["inference", "make_trainable", "save"]
 
 
 def __getattr__(name: str) -> Any:

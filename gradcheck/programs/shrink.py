@@ -22,7 +22,8 @@ from glowtrain.errors import InputError
 from glowtrain.gradcheck.programs.case import Case
 from glowtrain.gradcheck.programs.rungs import check_case
 from glowtrain.graph import Graph, Input, Value, constant, rebuild
-from glowtrain.onnx_io import load, save
+from glowtrain.loading.load import load
+from glowtrain.onnx_io import save
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.types import Array
 

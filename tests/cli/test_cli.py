@@ -17,10 +17,10 @@ import pytest
 from onnx import helper, numpy_helper
 from typer.testing import CliRunner, Result
 
+from glowtrain import load, save
 from glowtrain.cli import app
 from glowtrain.data import digits
 from glowtrain.graph import Graph, Input
-from glowtrain.onnx_io import load, save
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.types import bf16
 

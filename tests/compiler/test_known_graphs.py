@@ -117,8 +117,8 @@ digest = {name: array.tobytes().hex() for name, array in trainer.parameters().it
 print(json.dumps({"modules": sorted(sys.modules), "digest": digest}))
 """
 BUILDING = (
-    "onnx", "google.protobuf", "glowtrain.onnx_io", "glowtrain.compiler.walk", "glowtrain.lower",
-    "glowtrain.optimize", "glowtrain.program.passes", "glowtrain.ops.sequence",
+    "onnx", "google.protobuf", "glowtrain.onnx_io.read", "glowtrain.onnx_io.write", "glowtrain.compiler.walk",
+    "glowtrain.lower", "glowtrain.optimize", "glowtrain.program.passes", "glowtrain.ops.sequence",
 )  # fmt: skip
 
 
@@ -133,6 +133,34 @@ def test_the_second_process_reads_no_onnx_and_builds_no_graph(path: Path, tmp_pa
     assert warm["digest"] == cold["digest"]
     assert {"onnx", "glowtrain.compiler.walk"} <= set(cold["modules"])
     assert [module for module in warm["modules"] if module.startswith(BUILDING)] == []
+
+
+IMPORTED = """
+import json, runpy, sys
+sys.argv[0] = "glowtrain"
+try:
+    runpy.run_module("glowtrain", run_name="__main__")
+except SystemExit as done:
+    assert not done.code
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--dims", "batch=6")], ids=["open", "bound"])
+def test_the_second_run_on_the_command_line_reads_no_onnx(path: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    np.savez(tmp_path / "in.npz", x=BATCH["x"])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "caches")}
+    arguments = ["run", path, "--input", tmp_path / "in.npz", "--output", tmp_path / "out.npz", *options]
+    command = [sys.executable, "-c", IMPORTED, *map(str, arguments)]
+    results = list[tuple[list[str], bytes]]()
+    for _ in range(2):
+        printed = subprocess.run(command, env=environment, capture_output=True, check=True).stdout
+        with np.load(tmp_path / "out.npz") as arrays:
+            results.append((json.loads(printed.splitlines()[-1]), arrays["output"].tobytes()))
+    (cold, before), (warm, after) = results
+    assert after == before
+    assert {"onnx", "glowtrain.compiler.walk"} <= set(cold)
+    assert [module for module in warm if module.startswith(BUILDING[:5])] == []
 
 
 # --- the same in all respects ----------------------------------------------------------------------------------------

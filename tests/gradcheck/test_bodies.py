@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
+from glowtrain import load, save
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.programs.bodies import DrawnBody, branch, loop_body
 from glowtrain.gradcheck.programs.generator import Composer
 from glowtrain.graph import Graph, Input, Value, constant
-from glowtrain.onnx_io import load, save
 from glowtrain.ops.control.scan import run_body
 from glowtrain.types import Array
 

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from glowtrain import load, save
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.graph import Graph, Variable, verify
-from glowtrain.onnx_io import load, save
 from glowtrain.types import Array
 
 F = TensorProto.FLOAT

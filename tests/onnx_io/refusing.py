@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from glowtrain import load
 from glowtrain.errors import ModelError
 from glowtrain.graph import Template
-from glowtrain.onnx_io import load
 
 
 def load_and_bind(source: object) -> None:

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 
+from glowtrain import load
 from glowtrain.errors import GlowtrainError, InputError, UnsupportedOperatorError
-from glowtrain.onnx_io import load
 from tests.onnx_io.onnx_models import mlp, model, node
 from tests.onnx_io.refusing import load_and_bind, refused
 

@@ -6,9 +6,9 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 import glowtrain as gt
+from glowtrain import load, save
 from glowtrain.compiler.outline import summary
 from glowtrain.graph import Graph
-from glowtrain.onnx_io import load, save
 from glowtrain.onnx_io.read.exported import FOLDED, KIND, SCOPES, SIGNATURE, exported
 from glowtrain.profiling.measure import profile
 from tests.onnx_io.onnx_models import model, node, trainable

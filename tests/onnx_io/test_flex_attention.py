@@ -9,10 +9,10 @@ import pytest
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
 import glowtrain as gt
+from glowtrain import load
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph
 from glowtrain.graph.text import arrays_of, parse, to_text
-from glowtrain.onnx_io import load
 from glowtrain.types import Array
 from tests.onnx_io.onnx_models import model, node
 

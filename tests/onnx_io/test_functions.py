@@ -9,10 +9,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import glowtrain as gt
+from glowtrain import load
 from glowtrain.errors import GlowtrainError, ModelError, UnsupportedOperatorError
 from glowtrain.graph import Graph, Node, verify
 from glowtrain.graph.registry import OPERATORS
-from glowtrain.onnx_io import load
 from glowtrain.ops.elementwise.activation import Softplus
 from glowtrain.types import Array
 from tests.onnx_io.onnx_models import in_onnx_runtime, interpreted, model, node, random_inputs

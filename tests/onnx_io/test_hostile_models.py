@@ -10,8 +10,8 @@ import pytest
 from onnx import AttributeProto, ModelProto, TensorProto, helper
 
 import glowtrain as gt
+from glowtrain import load
 from glowtrain.graph import Graph
-from glowtrain.onnx_io import load
 from tests.onnx_io.onnx_models import interpreted, model, node
 from tests.onnx_io.refusing import refused
 

@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from glowtrain import load
 from glowtrain.errors import BindingError
 from glowtrain.graph import OPERATORS, Constant, Graph, Template
-from glowtrain.onnx_io import load
 from glowtrain.ops.contraction.products import Gemm
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.arithmetic import Mul

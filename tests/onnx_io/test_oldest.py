@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import helper
 
+from glowtrain import load
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph
-from glowtrain.onnx_io import load
 from glowtrain.types import Array
 from tests.onnx_io.onnx_models import model, node
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto
 
+from glowtrain import load
 from glowtrain.errors import BindingError, ModelError
 from glowtrain.graph import Graph, Template
-from glowtrain.onnx_io import load
 from glowtrain.types import Array
 from tests.onnx_io.onnx_models import interpreted, model, node
 

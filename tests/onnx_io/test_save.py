@@ -14,10 +14,10 @@ import pytest
 
 import glowtrain as gt
 import glowtrain.ops
+from glowtrain import load, save
 from glowtrain.errors import ModelError, ShapeError
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Graph, Input, Node, Operator, Template, Variable, constant, registered
-from glowtrain.onnx_io import load, save
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.activation import Gelu, Mish, Swish
 from glowtrain.ops.elementwise.logic import BitwiseAnd, Cast

@@ -6,11 +6,12 @@ import numpy as np
 import onnx
 import pytest
 
+from glowtrain import load
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ModelError, SharedWeightsWarning
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input, Template, Variable, constant, verify
-from glowtrain.onnx_io import inference, load, make_trainable, save
+from glowtrain.onnx_io import inference, make_trainable, save
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
 from glowtrain.ops.random.philox import Dropout, TrainingDropout

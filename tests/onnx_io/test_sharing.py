@@ -12,8 +12,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import glowtrain as gt
+from glowtrain import load, save
 from glowtrain.errors import InputError, SharedWeightsWarning
-from glowtrain.onnx_io import load, save
 from glowtrain.onnx_io.read.exported import KIND, PROGRAM_NODE, SIGNATURE
 from glowtrain.types import Array
 from tests.onnx_io.onnx_models import frozen, loaded, model, node, trainable

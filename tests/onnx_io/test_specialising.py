@@ -13,9 +13,9 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import glowtrain as gt
+from glowtrain import load
 from glowtrain.errors import BindingError, InputError, ModelError, UnknownValueError
 from glowtrain.graph import OPERATORS, Operand, Ragged, Value
-from glowtrain.onnx_io import load
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.ops.tensor.move import Unsqueeze
 from glowtrain.types import Array

@@ -5,13 +5,19 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
-from glowtrain.onnx_io.read.source import files_of
 from glowtrain.trainer.checkpoints import files
 from glowtrain.types import Array
+
+if TYPE_CHECKING:
+    from glowtrain.onnx_io.read import source as sources
+else:
+    sources = Deferred("glowtrain.onnx_io.read.source")
 
 
 def check_writable(*paths: Path | None) -> None:
@@ -26,7 +32,7 @@ def check_differs(model: str, *outputs: Path | None) -> None:
     there = [path for path in outputs if path is not None and path.is_file()]
     if not there or not Path(model).is_file():
         return
-    files = [file for file in files_of(Path(model)) if file.exists()]
+    files = [file for file in sources.files_of(Path(model)) if file.exists()]
     for path in there:
         if any(path.samefile(file) for file in files):
             raise InputError(f"{path} is the model itself; write to another file")

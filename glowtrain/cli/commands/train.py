@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,17 +17,21 @@ from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
 from glowtrain.cli.arguments.training import RunLength, optimizer_of, parts_of_batches, schedule_of
 from glowtrain.cli.terminal.console import INTERRUPTED, command, note, out, seconds
-from glowtrain.deferred import dataclass
+from glowtrain.deferred import Deferred, dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.memory.residuals import checked_type
-from glowtrain.onnx_io import save
 from glowtrain.presentation.words import plural
 from glowtrain.trainer import History, Trainer
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.graphs import DEFAULT_EPOCHS, default_batch, specs_of
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.interrupts import Terminated
+
+if TYPE_CHECKING:
+    from glowtrain.onnx_io.write import save as writing
+else:
+    writing = Deferred("glowtrain.onnx_io.write.save")
 
 
 @command
@@ -142,16 +147,16 @@ class TrainFiles:
 
     def check_savable(self, trainer: Trainer) -> None:
         """Raise :class:`ModelError` before training for what could not be saved after it."""
-        save(trainer.model(), opset=self.opset)
+        writing.save(trainer.model(), opset=self.opset)
         if self.step is not None:
-            save(trainer.graph, opset=self.opset)
+            writing.save(trainer.graph, opset=self.opset)
 
     def write(self, trainer: Trainer) -> None:
         """Save the trained model, and the step if it was asked for, and say so."""
-        save(trainer.model(), self.model, opset=self.opset)
+        writing.save(trainer.model(), self.model, opset=self.opset)
         out.print(f"{_stopped(trainer.history)}; wrote {self.model}")
         if self.step is not None:
-            save(trainer.graph, self.step, opset=self.opset)
+            writing.save(trainer.graph, self.step, opset=self.opset)
             out.print(f"wrote {self.step}: the training step, {_inputs(trainer.graph)}")
 
 
@@ -178,7 +183,7 @@ def _keep(trainer: Trainer, files: TrainFiles) -> None:
     if files.checkpoint is not None:
         note(f"go on with --checkpoint {files.checkpoint} --resume; {files.model} was not written")
     elif trainer.whole and trainer.position != Position():
-        save(trainer.model(), files.model, opset=files.opset)
+        writing.save(trainer.model(), files.model, opset=files.opset)
         note(f"wrote {files.model}: the model as it is now (with --checkpoint F a run can go on)")
     else:
         note(f"{files.model} was not written")

@@ -13,9 +13,9 @@ from onnx.backend.test.loader import load_model_tests
 
 from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Template
-from glowtrain.onnx_io.read.load import load
+from glowtrain.onnx_io.read.load import loaded
 from glowtrain.onnx_io.read.parameters import class_of, key_of
-from glowtrain.onnx_io.read.source import subgraphs
+from glowtrain.onnx_io.read.source import read, subgraphs
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 """ONNX's element types that have gradients."""
@@ -30,8 +30,8 @@ class NodeTest:
     calls: tuple[dict[str, Any], ...]
 
     def load(self) -> Graph | Template:
-        """The model. Raises what :func:`glowtrain.onnx_io.read.load` raises."""
-        return load(self.proto)
+        """The model. Raises what :func:`glowtrain.load` raises."""
+        return loaded(read(self.proto)).model
 
     @property
     def operators(self) -> tuple[str, ...]:
