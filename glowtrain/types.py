@@ -241,6 +241,7 @@ def elements_of(array: Array | LazyArray) -> Array:
     return array.array if isinstance(array, LazyArray) else array
 
 
+@lru_cache(maxsize=1024)
 def parse_type(text: str) -> TensorType:
     """Read ``f32[64,784]``. Raises :class:`ShapeError`."""
     match = re.fullmatch(r"(\w+)\[([\d,]*)\]", text)

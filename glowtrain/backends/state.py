@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from glowtrain.errors import BackendError, InputError
 from glowtrain.forks import renew_in_children
-from glowtrain.types import Array, LazyArray, Shape, elements_of
+from glowtrain.types import Array, LazyArray, Shape, elements_of, type_of
 
 
 class ReadWriteLock:
@@ -129,7 +129,7 @@ class State:
         self.lock = ReadWriteLock()
         self.moves = 0
         """How often storage has moved: what points to it holds as long as this number does."""
-        self._storage = {name: aligned(elements_of(array)) for name, array in variables.items()}
+        self._storage = aligned_together(variables)
         self._layouts = {name: tuple(range(array.ndim)) for name, array in self._storage.items()}
         self._borrowed: set[str] = set()
         self._packed: WeakValueDictionary[tuple[str, tuple[int, ...], VariableForm], Array] = WeakValueDictionary()
@@ -158,14 +158,14 @@ class State:
     def read(self, name: str) -> Array:
         """A row-major copy of a variable."""
         with self.lock.reading():
-            return np.array(np.transpose(self._storage[name], np.argsort(self._layouts[name])), order="C")
+            return np.array(_logical(self._storage[name], self._layouts[name]), order="C")
 
     def write(self, name: str, array: Array) -> None:
         """Set a variable, in place. Raises :class:`InputError` for an unknown name or another shape or dtype."""
         if name not in self._storage:
             raise InputError(f"there is no variable {name!r}; the state holds {', '.join(self._storage)}")
         with self.lock.writing():
-            view = np.transpose(self._storage[name], np.argsort(self._layouts[name]))
+            view = _logical(self._storage[name], self._layouts[name])
             if view.shape != array.shape or view.dtype != array.dtype:
                 types = f"{view.dtype}{list(view.shape)}, not {array.dtype}{list(array.shape)}"
                 raise InputError(f"variable {name} is {types}")
@@ -185,7 +185,7 @@ class State:
         with self._packing.writing():
             copy = self._packed.get(key)
             if copy is None or key in self._stale:
-                logical = np.transpose(self._storage[name], np.argsort(self._layouts[name]))
+                logical = _logical(self._storage[name], self._layouts[name])
                 made = form.apply(np.ascontiguousarray(np.transpose(logical, layout)).reshape(-1))
                 copy = zeros(made.shape, made.dtype) if copy is None else copy
                 copy[...] = made
@@ -193,16 +193,22 @@ class State:
                 self._stale.discard(key)
             return copy
 
-    def add(self, name: str, initial: Array | LazyArray) -> None:
-        """Take in a variable, unless it is there already. Raises :class:`InputError` if that one has another shape or
-        dtype."""
-        if name not in self._storage:
+    def add(self, variables: Mapping[str, Array | LazyArray]) -> None:
+        """Take in variables, but for those that are there already. Raises :class:`InputError` if one of these has
+        another shape or dtype."""
+        if not variables.keys() <= self._storage.keys():
             with self.lock.writing():
-                self._layouts.setdefault(name, tuple(range(len(initial.shape))))
-                self._storage.setdefault(name, aligned(elements_of(initial)))
+                new = {name: initial for name, initial in variables.items() if name not in self._storage}
+                self._layouts |= {name: tuple(range(len(initial.shape))) for name, initial in new.items()}
+                self._storage |= aligned_together(new)
         with self.lock.reading():
-            shape = tuple(self._storage[name].shape[axis] for axis in np.argsort(self._layouts[name]))
-            dtype = self._storage[name].dtype
+            for name, initial in variables.items():
+                self._check_alike(name, initial)
+
+    def _check_alike(self, name: str, initial: Array | LazyArray) -> None:
+        layout, found = self._layouts[name], self._storage[name]
+        shape = found.shape if layout == tuple(range(found.ndim)) else _logical(found, layout).shape
+        dtype = found.dtype
         if (dtype, shape) != (initial.dtype, initial.shape):
             types = f"{initial.dtype}{list(initial.shape)} here, and {dtype}{list(shape)} in the state"
             raise InputError(f"variable {name} is {types}: compile it over another one")
@@ -232,25 +238,64 @@ class State:
         if self._layouts[name] != layout:
             if name in self._borrowed:
                 raise BackendError(f"variable {name} lies in borrowed memory: compile with row_major_variables")
-            logical = np.transpose(self._storage[name], np.argsort(self._layouts[name]))
-            self._storage[name] = aligned(np.transpose(logical, layout))
+            wanted = np.transpose(_logical(self._storage[name], self._layouts[name]), layout)
+            memory = self._storage[name].reshape(-1)
+            memory[...] = wanted.flatten()
+            self._storage[name] = memory.reshape(wanted.shape)
             self.moves += 1
             self._layouts[name] = layout
         return self._storage[name]
 
 
+def _logical(stored: Array, layout: tuple[int, ...]) -> Array:
+    """A view of a variable's memory, its axes in their order."""
+    return np.transpose(stored, np.argsort(layout))
+
+
 ALIGNMENT = 64
 """Bytes at a multiple of which arrays begin that native code works on."""
 
+LARGE_PAGE = 1 << 21
+"""Bytes of memory that an operating system may give at once, where it gives 4096 bytes otherwise. NumPy asks for that
+in what it allocates from twice as many bytes on."""
+
 
 def aligned(array: Array) -> Array:
-    """A contiguous, aligned copy. One of nothing but zeros that are in memory once, as slots of optimizers begin, takes
-    no memory before it is written to."""
-    if array.size > 1 and not any(array.strides) and not any(array.reshape(-1)[:1].tobytes()):
-        return zeros(array.shape, array.dtype)
+    """A contiguous, aligned copy."""
     result = _placed(np.empty(array.nbytes + ALIGNMENT, np.uint8), array.shape, array.dtype)
     result[...] = array
     return result
+
+
+def aligned_together(arrays: Mapping[str, Array | LazyArray]) -> dict[str, Array]:
+    """Contiguous, aligned copies of arrays, by name, in one piece of memory: where these are many and small, as in a
+    deep network, first writing to them costs a fault for each large page and not for each small one.
+
+    Those of nothing but zeros that are in memory once, as slots of optimizers begin, take no memory before they are
+    written to.
+    """
+    sizes = {name: type_of(array).nbytes for name, array in arrays.items()}
+    total = sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values())
+    memory = _beginning_at(total, LARGE_PAGE if total >= LARGE_PAGE else ALIGNMENT)
+    copies, start = dict[str, Array](), 0
+    for name, array in arrays.items():
+        copies[name] = memory[start : start + sizes[name]].view(array.dtype).reshape(array.shape)
+        _fill(copies[name], elements_of(array))
+        start += -(-sizes[name] // ALIGNMENT) * ALIGNMENT
+    return copies
+
+
+def _beginning_at(nbytes: int, multiple: int) -> Array:
+    """Zeros in memory that begins at a multiple of some bytes."""
+    memory = np.zeros(nbytes + multiple, np.uint8)
+    start = -memory.ctypes.data % multiple
+    return memory[start : start + nbytes]
+
+
+def _fill(zeros: Array, array: Array) -> None:
+    """Write elements where nothing but zeros are, unless they are one and the same zero in memory."""
+    if array.size <= 1 or any(array.strides) or any(array.reshape(-1)[:1].tobytes()):
+        zeros[...] = array
 
 
 def zeros(shape: int | Shape, dtype: DTypeLike) -> Array:

@@ -44,8 +44,7 @@ class Specialisation:
             self.options = options
             self.state = state
             self.executable = executable_of(graph, backend, options)
-            for name, initial in graph.initial_values.items():
-                state.add(name, initial)
+            state.add(graph.initial_values)
             self._indexing = graph.indexed_inputs
             """The inputs whose elements must be looked at before the rest goes to an instance as it is."""
             self._updated, self._reads = graph.updated_names, bool(graph.initial_values)

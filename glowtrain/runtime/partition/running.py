@@ -23,8 +23,7 @@ class PartitionFunction:
         self._instances: dict[str, Instance] = {}
         for stage, state in self.states.items():
             for part, executable in compiled(partition.of_stage(stage), backend_of(backend), limited=False):
-                for variable in part.graph.variables:
-                    state.add(variable.name, variable.initial)
+                state.add(part.graph.initial_values)
                 self._instances[part.name] = executable.bind(state)
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
