@@ -10,6 +10,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
+import glowtrain as gt
 from glowtrain.cli import app
 from glowtrain.data import digits
 
@@ -167,3 +168,42 @@ def test_a_profile_that_cannot_be_written(trained: Path, tmp_path: Path) -> None
     assert status == 1
     assert "create it first" in said.replace("\n", " ")
     assert not (tmp_path / "x.onnx").exists()
+
+
+def test_without_data(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "int8.onnx"
+    said = done("quantize", trained, "--dynamic", "--keep", "scores", "--out", out)
+    assert f"wrote {out}: " in said.replace("\n", "")
+    model = gt.load(out, {"batch": 4})
+    assert isinstance(model, gt.Graph)
+    assert sum(node.operator.onnx == "MatMulInteger" for node in model.nodes) == 1
+    assert out.stat().st_size < trained.stat().st_size
+    x = digits().x[:4]
+    wanted, found = (gt.compile(gt.load(path))({"x": x})["scores"] for path in (trained, out))
+    np.testing.assert_allclose(found, wanted, atol=0.02 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "typical data, --calibrate D, or rounds without them, --dynamic"),
+        (("--dynamic", "--calibrate", "digits", "--qat", "2"), "--calibrate, --qat: nothing is calibrated"),
+        (("--dynamic", "--weights", "i8"), "--weights: nothing is calibrated, measured or trained with --dynamic"),
+        (("--dynamic", "--no-cache"), "--no-cache: nothing"),
+        (("--dynamic", "--keep", "nowhere"), "nowhere"),
+        (("--dynamic", "--keep", "Gemm"), "there is nothing to do"),
+        (("--dynamic", "--dims", "height=3"), "there is no dimension height"),
+    ],
+)
+def test_mistakes_without_data(trained: Path, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    status, said = called("quantize", trained, "--out", tmp_path / "x.onnx", *arguments)
+    assert status == 1
+    assert words in " ".join(said.split())
+    assert not (tmp_path / "x.onnx").exists()
+
+
+def test_the_model_itself_is_not_overwritten(trained: Path) -> None:
+    before = trained.read_bytes()
+    status, said = called("quantize", trained, "--dynamic", "--out", trained)
+    assert (status, trained.read_bytes()) == (1, before)
+    assert "is the model itself" in " ".join(said.split())

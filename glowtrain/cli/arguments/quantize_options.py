@@ -45,12 +45,18 @@ Out = Annotated[
     Path, typer.Option("--out", metavar="F", help="Where the integer model goes.", rich_help_panel=options.OUTPUT)
 ]
 Calibrate = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--calibrate",
         metavar="D",
         help=f"Typical data: {', '.join(data.NAMES)} or an .npz file.",
         autocompletion=options.DATA,
+    ),
+]
+Dynamic = Annotated[
+    bool,
+    typer.Option(
+        "--dynamic", help="Without data: weights of MatMul and Gemm in i8, and each row by its own range as it comes."
     ),
 ]
 ActivationType = Annotated[

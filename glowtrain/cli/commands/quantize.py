@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
 from glowtrain import losses
 from glowtrain import quantization as q
 from glowtrain.backends.discovery import backend_of
@@ -9,6 +14,7 @@ from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments import quantize_options as given
 from glowtrain.cli.arguments.cache import kept
 from glowtrain.cli.arguments.feed import Fed, Stored, feed, stored
+from glowtrain.cli.arguments.files import check_differs, check_writable
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
 from glowtrain.cli.arguments.quantizing import (
@@ -20,22 +26,29 @@ from glowtrain.cli.arguments.quantizing import (
     saying_what_is_lost,
     weight_scheme,
 )
-from glowtrain.cli.terminal.console import command
+from glowtrain.cli.arguments.training import is_given
+from glowtrain.cli.terminal.console import command, out
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
+from glowtrain.memory.byte_size import byte_text
+from glowtrain.onnx_io import save
 from glowtrain.quantization.training.qat import prepare_training, resume_training
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.types import DTYPES
 
 EXAMPLES = 1024
+DYNAMIC = "model", "out_path", "dynamic", "dims", "open_batch", "untie", "keep", "opset", "modules"
+"""Arguments that mean something with --dynamic."""
 
 
 @command
 def quantize(
+    context: typer.Context,
     model: options.Model,
     out_path: given.Out,
-    calibrate: given.Calibrate,
+    calibrate: given.Calibrate = None,
+    dynamic: given.Dynamic = False,
     data_dir: options.DataDir = None,
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     open_batch: options.OpenBatch = False,
@@ -89,7 +102,19 @@ def quantize(
     glowtrain quantize trained.onnx --calibrate data.npz --method entropy --report report.html --out int8.onnx
 
     glowtrain quantize trained.onnx --calibrate fashion-mnist --weights i4 --qat 5 --out int4.onnx
+
+    glowtrain quantize encoder.onnx --dynamic --keep "*.head" --out int8.onnx
     """
+    if dynamic:
+        _check_dynamic(context)
+        import_modules(modules)
+        check_writable(out_path)
+        check_differs(model, out_path)
+        network = open_model(model, parse_dims(dims), untie=untie, open_batch=open_batch, training=False)
+        _write_dynamic(network, out_path, keep, opset)
+        return
+    if calibrate is None:
+        raise InputError("quantize takes typical data, --calibrate D, or rounds without them, --dynamic")
     import_modules(modules)
     files = QuantizeFiles(out_path, profile, report, json_path, form, opset, as_bytes)
     training = Finetuning(qat, frozen, batch_size, drop_last, optimizer, lr, schedule)
@@ -110,6 +135,23 @@ def quantize(
     run = Run(network, (fed.train, fed.valid), recipe, rule, chosen, seed, model)
     with saying_what_is_lost(files):
         run.write(_result(run, training, files, examples, sensitivity=sensitivity), files)
+
+
+def _check_dynamic(context: typer.Context) -> None:
+    """Raise :class:`InputError` for options that say something of data, ranges or training."""
+    others = [each for each in context.command.params if each.name not in DYNAMIC and is_given(context, each.name)]
+    if others:
+        raise InputError(
+            f"{', '.join(each.opts[0] for each in others)}: nothing is calibrated, measured or trained with --dynamic"
+        )
+
+
+def _write_dynamic(network: Graph | Template, path: Path, keep: Sequence[str], opset: int | None) -> None:
+    """The model whose rows are quantized as they come, and what it takes beside what it took."""
+    result: Graph | Template
+    result = q.dynamic(network, keep=keep) if isinstance(network, Graph) else q.dynamic(network, keep=keep)
+    before, after = save(network, opset=opset).ByteSize(), save(result, path, opset=opset).ByteSize()
+    out.print(f"wrote {path}: {byte_text(after)} instead of {byte_text(before)}")
 
 
 def _fed(found: Stored, network: Graph | Template, loss: Loss, labels: str | None, *, trained: bool) -> Fed:
