@@ -175,6 +175,10 @@ class Operator:
         operands; ``None`` for no wish."""
         return ()
 
+    def layouts_matter(self, *inputs: Any) -> bool:
+        """Whether it is several times as slow in others: then its wishes come before those of other operators."""
+        return False
+
     def decompose(self, *inputs: Any) -> Any:
         """The same result(s) by simpler operators, as graph code on Values."""
         raise NotImplementedError

@@ -60,6 +60,8 @@ class _Lowering:
     tensors: dict[Value, Tensor] = field(default_factory=dict)
     constants: list[Buffer] = field(default_factory=list)
     preferences: list[tuple[Buffer, tuple[int, ...]]] = field(default_factory=list)
+    needs: list[tuple[Buffer, tuple[int, ...]]] = field(default_factory=list)
+    """Preferences of operators to which layouts matter."""
     origins: dict[str, Node] = field(default_factory=dict)
     homes: dict[Value, Tensor] = field(default_factory=dict)
     """Where results of the body that is being lowered belong."""
@@ -95,7 +97,7 @@ class _Lowering:
             tuple(instructions),
             updates,
             tuple(self.constants),
-            tuple(self.preferences),
+            (*self.needs, *self.preferences),
         )
 
     def _stage(self, value: Value, variable: Variable, instructions: list[Instruction]) -> Tensor:
@@ -140,10 +142,12 @@ class _Lowering:
         if len(kernels) > 1 and self._move_home(node):
             outputs = tuple(self.tensors[value] for value in node.outputs)
             kernels = split(name, operator.lower(outputs, *inputs))
-        wishes = operator.layouts(*(None if value is None else value.type for value in node.inputs))
+        types = [None if value is None else value.type for value in node.inputs]
+        wishes = operator.layouts(*types)
+        wished = self.needs if wishes and operator.layouts_matter(*types) else self.preferences
         for tensor, layout in zip((*outputs, *inputs), wishes, strict=False):
             if tensor is not None and layout is not None and tensor.whole:
-                self.preferences.append((tensor.buffer, layout))
+                wished.append((tensor.buffer, layout))
         return kernels
 
     def _group(self, group: UpdateGroup) -> Kernel:

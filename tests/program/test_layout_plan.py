@@ -267,3 +267,42 @@ def test_a_convolution_gets_channels_last_and_its_neighbours_with_it() -> None:
     known = interpreter.evaluate(graph, feeds)
     got, _ = evaluate(planned.program, feeds, plan=planned)
     np.testing.assert_allclose(got["y"], known[graph.outputs["y"]], rtol=1e-4, atol=1e-4)
+
+
+CHANNELS_LAST, ROWS = (0, 2, 3, 1), (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "window", "row", "stride", "expected"),
+    [
+        (8, 1, 5, 40, 1, ROWS),
+        (15, 1, 3, 16, 1, ROWS),
+        (4, 4, 3, 16, 1, ROWS),
+        (16, 1, 3, 16, 1, CHANNELS_LAST),  # channels fill a vector
+        (8, 2, 3, 16, 1, CHANNELS_LAST),
+        (8, 1, 3, 15, 1, CHANNELS_LAST),  # and rows do not
+        (8, 1, 1, 40, 1, CHANNELS_LAST),
+        (8, 1, 3, 40, 2, CHANNELS_LAST),
+    ],
+)
+def test_a_narrow_convolution_gets_rows_whoever_wrote_them(
+    inputs: int, outputs: int, window: int, row: int, stride: int, expected: tuple[int, ...]
+) -> None:
+    x = Input(f32[1, 6, 4, row * stride], "x")
+    edges = (window // 2,) * 4
+    w = Variable("w", np.ones((inputs, 6, 1, 1), np.float32))
+    v = Variable("v", np.ones((outputs, inputs, window, window), np.float32))
+    hidden = Tanh()(Conv()(x, w))
+    graph = Graph((x,), {"y": Conv(pads=edges, strides=(1, stride))(hidden, v)})
+    program = assign_layouts(lower(graph))
+    found = {b.layout for b in program.buffers if b.kind == "activation" and b.shape == hidden.shape}
+    assert found == {expected}
+
+
+def test_a_narrow_convolution_in_groups_has_channels_last() -> None:
+    x = Input(f32[1, 4, 4, 40], "x")
+    w = Variable("w", np.ones((4, 1, 3, 3), np.float32))
+    hidden = Tanh()(Conv(pads=(1, 1, 1, 1), group=4)(x, w))
+    program = assign_layouts(lower(Graph((x,), {"y": Conv(pads=(1, 1, 1, 1), group=4)(hidden, w)})))
+    found = {b.layout for b in program.buffers if b.kind == "activation" and b.shape == hidden.shape}
+    assert found == {CHANNELS_LAST}

@@ -148,8 +148,7 @@ def _check_dynamic(context: typer.Context) -> None:
 
 def _write_dynamic(network: Graph | Template, path: Path, keep: Sequence[str], opset: int | None) -> None:
     """The model whose rows are quantized as they come, and what it takes beside what it took."""
-    result: Graph | Template
-    result = q.dynamic(network, keep=keep) if isinstance(network, Graph) else q.dynamic(network, keep=keep)
+    result = network.map(lambda graph: q.dynamic(graph, keep=keep))
     before, after = save(network, opset=opset).ByteSize(), save(result, path, opset=opset).ByteSize()
     out.print(f"wrote {path}: {byte_text(after)} instead of {byte_text(before)}")
 

@@ -25,6 +25,7 @@ from glowtrain.ops.contraction.products import product
 from glowtrain.ops.convolution.attributes import ConvTransposeWindow, ConvWindow
 from glowtrain.ops.convolution.correlation import columns, convolve, gather_nests, place_rows, scatter
 from glowtrain.ops.convolution.geometry import SlidingWindow, WindowAxis, window
+from glowtrain.ops.convolution.layouts import channels_first, channels_last, is_narrow, outputs_last
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.reduce.reduction import ReduceSum, widened
 from glowtrain.ops.tensor.move import Slice, Transpose, reshape
@@ -92,7 +93,14 @@ class Conv(ConvWindow):
 
     def layouts(self, *inputs: Any) -> tuple[Shape | None, ...]:
         rank = inputs[0].rank
+        if self.layouts_matter(*inputs):
+            return None, channels_first(rank), outputs_last(rank)
         return channels_last(rank), channels_last(rank), outputs_last(rank)
+
+    def layouts_matter(self, *inputs: Any) -> bool:
+        x, w = inputs[:2]
+        geometry = self.geometry(x, w)
+        return self.group == 1 and geometry.strides[-1] == 1 and is_narrow(w.shape, geometry.out[-1])
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         (y,), (x, w) = outputs, inputs[:2]
@@ -116,16 +124,6 @@ class Conv(ConvWindow):
         conv, x, w = draw_convolution(draw)
         bias = draw.floats(w.shape[:1]) if draw.boolean() else None
         return Sample(conv, (x, w, bias))
-
-
-def channels_last(rank: int) -> Shape:
-    """Memory order of an image [N, C, D...]: pixels of all channels."""
-    return (0, *range(2, rank), 1)
-
-
-def outputs_last(rank: int) -> Shape:
-    """Memory order of a weight [M, C/group, k...]: taps, then input channels, output channels innermost."""
-    return (*range(2, rank), 1, 0)
 
 
 def _biased(y: Array, bias: Array | None = None) -> Array:

@@ -1,9 +1,11 @@
 """Memory layouts: which axis of each buffer is innermost.
 
 Operators state the layouts they like (a convolution: activations channels-last, weights with output channels last;
-then a register tile runs along channels and no im2col is needed, see oneDNN's nhwc and XNNPACK). Buffers that a
-kernel accesses at the same place form a group and share one layout, so that elementwise neighbours stream. Inputs and
-outputs are row-major: they belong to the caller, and so may variables; or these lie as another program has them.
+then a register tile runs along channels and no im2col is needed, see oneDNN's nhwc and XNNPACK; one with few channels:
+rows). Of several wishes for a group the first counts, and before all others those of operators to which layouts matter
+(:meth:`~glowtrain.graph.operator.Operator.layouts_matter`). Buffers that a kernel accesses at the same place form a
+group and share one layout, so that elementwise neighbours stream. Inputs and outputs are row-major: they belong to the
+caller, and so may variables; or these lie as another program has them.
 """
 
 from __future__ import annotations
