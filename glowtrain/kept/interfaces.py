@@ -18,7 +18,7 @@ from glowtrain.graph.specialise.index_ranges import IndexedInput, IndexRange
 from glowtrain.kept.origin import GraphOrigin
 from glowtrain.types import DTYPES, Array, LazyArray, Spec, TensorType, elements_of, parse_type, type_of
 
-_GRAPH, _SPECS = "graph", "specs"
+_GRAPH, _SPECS, _NAMES = "graph", "specs", "names"
 """Kinds of files."""
 
 LARGEST = 1 << 20
@@ -165,6 +165,21 @@ def read_specs(data: bytes, origin: GraphOrigin) -> dict[str, Spec] | None:
         facts = unpack(_SPECS, data)[1]
         _check_origin(facts, origin)
         return specs_of_text(facts["specs"])
+    except BROKEN:
+        return None
+
+
+def names_bytes(names: tuple[str, ...], origin: GraphOrigin) -> bytes:
+    """The file of some names."""
+    return pack(_NAMES, {}, {"origin": origin.key, "names": list(names)})
+
+
+def read_names(data: bytes, origin: GraphOrigin) -> tuple[str, ...] | None:
+    """What :func:`names_bytes` wrote; None for anything else."""
+    try:
+        facts = unpack(_NAMES, data)[1]
+        _check_origin(facts, origin)
+        return tuple(map(as_text, facts["names"]))
     except BROKEN:
         return None
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.graph import Binding, Graph, Template
-from glowtrain.kept.interfaces import Known, graph_bytes, read_graph, read_specs, specs_bytes
+from glowtrain.kept.interfaces import Known, graph_bytes, names_bytes, read_graph, read_names, read_specs, specs_bytes
 from glowtrain.kept.origin import GraphOrigin, hashed
 from glowtrain.kept.promise import PromisedGraph
 from glowtrain.types import Spec
+
+Fact = TypeVar("Fact")
 
 
 class KnownGraphs:
@@ -45,13 +47,26 @@ class KnownGraphs:
 
     def specs(self, origin: GraphOrigin | None, make: Callable[[], dict[str, Spec]]) -> dict[str, Spec]:
         """The specs that ``make`` finds out: now, unless they are kept."""
+        return self._fact(origin, make, read_specs, specs_bytes)
+
+    def names(self, origin: GraphOrigin | None, make: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+        """The names that ``make`` finds out: now, unless they are kept."""
+        return self._fact(origin, make, read_names, names_bytes)
+
+    def _fact(
+        self,
+        origin: GraphOrigin | None,
+        make: Callable[[], Fact],
+        read: Callable[[bytes, GraphOrigin], Fact | None],
+        write: Callable[[Fact, GraphOrigin], bytes],
+    ) -> Fact:
         if origin is None or self.cache is None:
             return make()
         data = self.cache.get(_key(origin))
-        if data is not None and (found := read_specs(data, origin)) is not None:
+        if data is not None and (found := read(data, origin)) is not None:
             return found
         made = make()
-        self._unkept.append((origin, lambda: specs_bytes(made, origin)))
+        self._unkept.append((origin, lambda: write(made, origin)))
         return made
 
     def keep(self) -> None:

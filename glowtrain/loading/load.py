@@ -73,7 +73,7 @@ def _answer(source: Source, options: LoadOptions) -> tuple[Graph | Template, Sha
     """What :func:`load` returns and warns of."""
     cache = chosen(True)
     files = None if cache is None else ModelFiles.of(source)
-    key = None if files is None else _key(files, options)
+    key = None if files is None else load_key(files, options)
     if cache is None or files is None or key is None:
         found = reading.loaded(sources.read(source), options)
         return found.model, found.warning
@@ -83,12 +83,14 @@ def _answer(source: Source, options: LoadOptions) -> tuple[Graph | Template, Sha
     return _with_origin(found, key, files), found.warning
 
 
-def _key(files: ModelFiles, options: LoadOptions) -> str | None:
+def load_key(files: ModelFiles, options: LoadOptions) -> str | None:
     """The hash of all that decides what comes of a model's file; None where something cannot be told."""
     common = ground()
     if common is None or not isinstance(options.untie, (str, list, tuple)):
         return None
     arrays = {name: np.asarray(value) for name, value in sorted((options.values or {}).items())}
+    if any(array.dtype.hasobject for array in arrays.values()):
+        return None  # their bytes are addresses
     values = [(name, str(array.dtype), array.shape, array.tobytes()) for name, array in arrays.items()]
     arguments = sorted((options.dims or {}).items()), values, options.open_batch, options.untie, options.name
     return hashed("model", common, repr(arguments), files.stem, files.data)

@@ -17,8 +17,12 @@ def residuals_for(model: Graph | Template, given: ResidualType) -> Residuals | N
     """
     if checked_type(given) is None:
         return None
-    graph = model if isinstance(model, Graph) else example_of(model)
-    return Residuals(tuple(sorted(variable.name for variable in own_updates(graph))))
+    return Residuals(own_update_names(model if isinstance(model, Graph) else example_of(model)))
+
+
+def own_update_names(step: Graph) -> tuple[str, ...]:
+    """The names of :func:`own_updates`, in order."""
+    return tuple(sorted(variable.name for variable in own_updates(step)))
 
 
 def own_updates(step: Graph) -> list[Variable]:

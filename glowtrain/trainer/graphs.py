@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from glowtrain.deferred import dataclass
+from glowtrain.deferred import Deferred, dataclass
 from glowtrain.errors import BindingError, GlowtrainError, ShapeError
 from glowtrain.grad import SplitStep, gradient_graph, loss_graph, micro_batched_graph, split_step, training_graph
 from glowtrain.grad.parts import Bounds, Parts
@@ -21,6 +22,11 @@ from glowtrain.optim import Optimizer
 from glowtrain.trainer.micro_batches.split import AUTO, MicroBatches, part_of
 from glowtrain.trainer.selection.patterns import Trainable, select
 from glowtrain.types import Spec
+
+if TYPE_CHECKING:
+    from glowtrain.lower import own_updates as updates
+else:
+    updates = Deferred("glowtrain.lower.own_updates")
 
 DEFAULT_BATCH = 64
 """Examples in a batch where neither a person nor the model says how many."""
@@ -87,6 +93,12 @@ class TrainerGraphs:
     def example_step(self) -> Graph:
         """One training step of the example, whole."""
         return self._known("step of the example", lambda: self.whole_step_of(self.example))
+
+    @cached_property
+    def own_updates(self) -> tuple[str, ...]:
+        """The variables whose new values the model makes itself, as running statistics, by name."""
+        origin = None if self.origin is None else self.origin.of("own updates")
+        return self.known.names(origin, lambda: updates.own_update_names(self.example_step))
 
     @cached_property
     def inference_example(self) -> Graph:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +16,14 @@ from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
 from glowtrain.collector import uncollected
 from glowtrain.compiler import Function, Specialisation, compile
-from glowtrain.deferred import Deferred, dataclass
+from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError, NonFiniteError
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, no_model
 from glowtrain.kept.known import KnownGraphs
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.memory.budget import Memory, budget_of, check_variables
-from glowtrain.memory.residuals import ResidualType
+from glowtrain.memory.residuals import Residuals, ResidualType, checked_type
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
 from glowtrain.optim import Optimizer
@@ -52,11 +52,6 @@ from glowtrain.trainer.sources.results import means, predictions
 from glowtrain.trainer.sources.source import BatchSource
 from glowtrain.trainer.sources.tensors import is_array
 from glowtrain.types import Array, type_of
-
-if TYPE_CHECKING:
-    from glowtrain.lower import own_updates
-else:
-    own_updates = Deferred("glowtrain.lower.own_updates")
 
 
 @dataclass(frozen=True)
@@ -122,7 +117,7 @@ class Steps:
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
         self._example_step = self.graphs.example_step
-        self.residuals = None if residuals is None else own_updates.residuals_for(self._example_step, residuals)
+        self.residuals = None if checked_type(residuals) is None else Residuals(self.graphs.own_updates)
         """How results wait for the backward pass: as they are, or rounded."""
         variables = self._example_step.initial_values
         needed = sum(type_of(initial).nbytes for initial in variables.values())

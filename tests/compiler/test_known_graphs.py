@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import functools
+import importlib.util
 import json
 import os
 import pickle
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +26,13 @@ from glowtrain.backends.container import pack, unpack
 from glowtrain.errors import GlowtrainError, ModelError, SharedWeightsWarning
 from glowtrain.graph import Graph, Template, Value
 from glowtrain.graph.registry import OPERATORS
+from glowtrain.kept import origin as origins
 from glowtrain.kept.origin import named
 from glowtrain.kept.promise import origin_of
+from glowtrain.loading.files import ModelFiles
+from glowtrain.loading.load import load_key
 from glowtrain.losses.classification import SoftmaxCrossEntropy
+from glowtrain.onnx_io.options import LoadOptions
 from glowtrain.ops.core.family import Elementwise
 from glowtrain.optim.optimizer import vectors
 from glowtrain.types import Array
@@ -385,6 +392,77 @@ def test_with_any_setting_the_second_run_is_the_first(
     assert reading == []
 
 
+def test_residuals_in_bf16_need_no_graph_either(path: Path, users: Cache, reading: list[str]) -> None:
+    plain, run = PLAIN.outcome(path), Run({}, {"residuals": "bf16"})
+    cold, known = run.outcome(path), run.trainer(path).residuals
+    assert cold != plain
+    reading.clear()
+    assert run.outcome(path) == cold
+    assert run.trainer(path).residuals == known
+    assert known is not None
+    assert "norm.mean" in known.forward
+    assert reading == []
+
+
+OPTIONS: dict[str, Any] = {
+    "dims": {"batch": 6}, "values": {"x": BATCH["x"]}, "open_batch": True, "untie": ["a"], "name": "other",
+}  # fmt: skip
+
+
+def test_every_option_of_loading_is_in_the_key(path: Path) -> None:
+    files = ModelFiles.of(path)
+    assert files is not None
+    assert OPTIONS.keys() == {each.name for each in fields(LoadOptions)}
+    different = [{}, *({name: value} for name, value in OPTIONS.items()), {"dims": {"batch": 7}}, {"untie": ["b"]}]
+    different += [{"values": {"x": array}} for array in (BATCH["x"] + 1, BATCH["x"][:3], BATCH["x"].astype(np.int32))]
+    keys = [load_key(files, LoadOptions(**options)) for options in different]
+    assert len({key for key in keys if key is not None}) == len(different)
+
+
+def test_arrays_of_objects_have_no_key(path: Path) -> None:
+    """Their bytes are addresses, at which something else can be later."""
+    files = ModelFiles.of(path)
+    assert files is not None
+    assert load_key(files, LoadOptions(values={"x": np.array([["a", None]], object)})) is None
+
+
+def test_the_name_of_a_file_is_that_of_a_model_without_one(path: Path, users: Cache) -> None:
+    proto = onnx.load(path)
+    proto.graph.name = ""
+    for name in ("first", "second", "first"):
+        file = path.with_name(f"{name}.onnx")
+        onnx.save(proto, file)
+        PLAIN.outcome(file)
+        assert gt.load(file).name == name
+
+
+@pytest.mark.parametrize("what", ["compiler", "models", "tools", "byte order", "onnx"])
+def test_other_sources_and_versions_know_nothing(
+    what: str, path: Path, users: Cache, reading: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold = PLAIN.outcome(path)
+    reading.clear()
+    sources, part = origins.sources, {"compiler": origins.COMPILER, "models": origins.MODELS}.get(what)
+    if part is not None:
+        changed = functools.partial(_changed_sources, sources, part)
+        monkeypatch.setattr(origins, "sources", changed)
+    elif what == "tools":
+        monkeypatch.setattr(origins, "tools", lambda: "Python 4")
+    elif what == "byte order":
+        monkeypatch.setattr(sys, "byteorder", "middle")
+    else:
+        (tmp_path / "version.py").write_text("version = '99'\n")
+        found = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setattr(origins, "_ground", origins._ground.__wrapped__)
+    assert PLAIN.outcome(path) == cold
+    assert reading == [str(path)]
+
+
+def _changed_sources(sources: Any, part: tuple[str, ...], parts: tuple[str, ...]) -> str:
+    return f"{sources(parts)}{'?' * (parts == part)}"
+
+
 def my_loss(outputs: Any, inputs: Any) -> Value:
     return gt.losses.softmax_cross_entropy().attach(Graph(tuple(inputs.values()), dict(outputs))).value
 
@@ -471,16 +549,17 @@ def test_files_under_others_names_are_not_believed(path: Path, users: Cache) -> 
 
 def test_facts_that_cannot_be_are_not_believed(path: Path, users: Cache) -> None:
     """Sound files, in which one of the facts is missing, or no such fact at all."""
-    cold = BOUND.outcome(path)
+    run = Run({"dims": SPECIFIED}, {"residuals": "bf16"})
+    cold = run.outcome(path)
     for file in kept(users):
-        for kind in ("model", "graph", "specs"):
+        for kind in ("model", "graph", "specs", "names"):
             if not _is(kind, users, file):
                 continue
             arrays, facts = unpack(kind, users.get(file.stem) or b"")
             for name in facts:
                 for wrong in ({**facts, name: 7}, {other: fact for other, fact in facts.items() if other != name}):
                     users.put(file.stem, poisoned := pack(kind, arrays, wrong))
-                    assert BOUND.outcome(path) == cold
+                    assert run.outcome(path) == cold
                     assert users.get(file.stem) != poisoned, name
 
 
