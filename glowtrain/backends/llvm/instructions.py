@@ -230,9 +230,10 @@ class Instructions:
         aligned = f", align {align}" if align else ""
         self.line(f"store {value.type.text} {value.text}, ptr {address.text}{aligned}")
 
-    def prefetch(self, address: LlvmValue, *, write: bool) -> None:
-        """Ask for the cache line at an address, which need not exist, to be read or written soon."""
-        self.line(f"call void @llvm.prefetch.p0(ptr {address.text}, i32 {int(write)}, i32 3, i32 1)")
+    def prefetch(self, address: LlvmValue, *, write: bool, level: int = 1) -> None:
+        """Ask for the cache line at an address, which need not exist, to be read or written soon: to be in the cache
+        of this level then."""
+        self.line(f"call void @llvm.prefetch.p0(ptr {address.text}, i32 {int(write)}, i32 {4 - level}, i32 1)")
 
     def _masked_load(self, type_: LlvmType, address: LlvmValue, align: int, mask: LlvmValue) -> LlvmValue:
         if mask.type is not type_.masks:

@@ -43,6 +43,7 @@ class TileKernel:
         params = [("ptr noalias", "c"), ("ptr noalias", "a"), ("ptr noalias", "b")]
         params += [(INDEX, f"x{loop}") for loop in self.coordinates]
         params += [("i1", "first")] if variant.start == "flag" else []
+        params += [("ptr", "asked")] if variant.asked else []
         params += list(self.epilogue.params) if self.epilogue else []
         self.f = LlvmFunction(name, params, linkage="internal", index_type=plan.machine.index_type)
         self.lanes = Lanes(self.f, plan.problem.sums(plan.machine.width))

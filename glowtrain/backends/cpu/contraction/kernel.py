@@ -11,6 +11,7 @@ from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import Clipping, affine, extreme
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.finish import TileKernel
+from glowtrain.backends.cpu.contraction.next_panel import AskedRows
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, TileStep, Variant
 from glowtrain.backends.llvm.values import I1, LlvmValue, Number, pointer
 
@@ -162,6 +163,10 @@ class Micro(TileKernel):
         every, low = (block * self.plan.passes, low + number * block) if parted else (block, low)
         trips = (high - low + number * block * parted) // every
         begin = self._shifted(loop, low, cursor)
+        if self.variant.asked is not None and trips >= 2 * self.variant.asked.rows:
+            done = trips // self.variant.asked.rows * self.variant.asked.rows
+            begin, sums = self._asking(self.variant.asked, done, unroll, active, begin, sums)
+            low, trips = low + done * every, trips - done
         end = low + trips * every
         if trips > 1:
             sums = self._trips(depth, low, end, unroll, active, begin, sums, number, every=every)
@@ -175,6 +180,22 @@ class Micro(TileKernel):
             place = self._at(self._shifted(loop, rest * step, place), loop, end + rest * step)
             sums = self.body.products(active, place, sums, [TileStep(0, 0, {}, tail, rest % self.tile.copies)])
         return sums
+
+    def _asking(
+        self, asked: AskedRows, trips: int, unroll: int, active: list[int], begin: Cursor, sums: list[LlvmValue]
+    ) -> tuple[Cursor, list[LlvmValue]]:
+        """As many trips after each row that the tile asks for: where they have ended, and the sums."""
+        (loop,) = self.plan.reductions
+        steps = trips // asked.rows * unroll * self._advance(loop)
+        with self.f.loop(asked.rows, [begin.a, begin.b, pointer("%asked"), *sums], hint="asked") as rows:
+            a, b, row, *held = rows.carried
+            asked.ask(self.f, self.of["b"], row)
+            here = Cursor(a, b, begin.index)
+            held = self._trips(0, 0, steps, unroll, active, here, held, 0)
+            after = self._shifted(loop, steps, here)
+            rows.next = [after.a, after.b, self.of["b"].shift(row, asked.stride), *held]
+        a, b, _, *sums = rows.results
+        return Cursor(a, b, begin.index), sums
 
     def _at(self, cursor: Cursor, loop: int, index: Number) -> Cursor:
         return replace(cursor, index={**cursor.index, loop: index})

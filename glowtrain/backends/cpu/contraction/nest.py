@@ -16,6 +16,7 @@ from glowtrain.backends.cpu.contraction.kernel import Micro
 from glowtrain.backends.cpu.contraction.levels import Level
 from glowtrain.backends.cpu.contraction.matrices import unit
 from glowtrain.backends.cpu.contraction.matrices.kernel import MatrixMicro
+from glowtrain.backends.cpu.contraction.next_panel import AskedRows, NextPanel, next_panel
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.variants import balanced, pattern
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing, panels
@@ -48,6 +49,7 @@ class _Cursor:
     lanes: int = 0
     first: LlvmValue | None = None
     last: bool = True
+    following: NextPanel | None = None
 
 
 class Nest:
@@ -308,7 +310,8 @@ class Nest:
         before, target = self.reserved, self._reserve(step)
         self._copy(cursor, target, moves, vectors, rest, apart)
         view = OperandView(tuple(strides), 1, apart, self.problem.source.dtype, padded=True)
-        self._level(depth + 1, replace(cursor, b=target, view_b=view))
+        following = next_panel(self.plan, self.of["b"], cursor.b, given, cursor.extents, vectors + bool(rest))
+        self._level(depth + 1, replace(cursor, b=target, view_b=view, following=following))
         self.reserved = before
 
     def _pack_a(self, depth: int, level: Level, cursor: _Cursor) -> None:
@@ -412,11 +415,21 @@ class Nest:
         extents = tuple(cursor.extents[i] for i in self.plan.reductions)
         last = cursor.last or self.epilogue is None
         views = self.views[0], cursor.view_a, cursor.view_b
-        variant = Variant(cursor.sizes, cursor.patterns, cursor.lanes, extents, start, last, *views, cursor.done)
+        asked, row = self._asked(cursor)
+        variant = Variant(cursor.sizes, cursor.patterns, cursor.lanes, extents, start, last, *views, cursor.done, asked)
         name = self.kernels.setdefault(variant, f"{self.name}.tile{len(self.kernels)}")
         arguments = [f"ptr {cursor.c}", f"ptr {cursor.a}", f"ptr {cursor.b}"]
         arguments += [self.f.index(cursor.index[loop]).typed for loop in self.coordinates]
         arguments += [f"i1 {cursor.first}"] if start == "flag" else []
+        arguments += [f"ptr {row}"] if asked else []
         if self.epilogue is not None and last:
             arguments += [self.f.parameter(*param).typed for param in self.epilogue.params]
         self.f.line(f"call void @{name}({', '.join(arguments)})")
+
+    def _asked(self, cursor: _Cursor) -> tuple[AskedRows, LlvmValue] | tuple[None, None]:
+        """What a tile asks for of the columns that are packed next, and where that begins."""
+        if cursor.following is None:
+            return None, None
+        loop = self.plan.levels[-1].loop
+        first, size, extent = cursor.index[loop], cursor.sizes[-1], cursor.extents[loop]
+        return cursor.following.part(self.f, self.of["b"], first, size, extent)

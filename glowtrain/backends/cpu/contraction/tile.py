@@ -7,6 +7,7 @@ from itertools import product
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView
 from glowtrain.backends.cpu.contraction.describe import Epilogue
+from glowtrain.backends.cpu.contraction.next_panel import AskedRows
 from glowtrain.backends.llvm.values import LlvmValue, Number
 from glowtrain.deferred import dataclass
 
@@ -21,7 +22,8 @@ class Variant:
     ``sizes`` and ``patterns`` (one per point) go with ``plan.tile``; ``lanes`` are the outputs along the vector loop;
     ``extents`` go with ``plan.reductions``; ``start`` is ``zero``, ``load`` (C holds a part of the sum) or ``flag``
     (known at run time); ``last``: the sums are finished, so the epilogue applies. ``done``: how many of the first
-    points along each loop of the tile another call finishes.
+    points along each loop of the tile another call finishes; ``asked``: what it asks for of the columns that are
+    packed next.
     """
 
     sizes: tuple[int, ...]
@@ -34,6 +36,7 @@ class Variant:
     a: OperandView
     b: OperandView
     done: tuple[int, ...] = ()
+    asked: AskedRows | None = None
 
 
 @dataclass(frozen=True)

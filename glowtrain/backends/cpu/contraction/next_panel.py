@@ -1,0 +1,75 @@
+"""Lines of the columns of B that are packed next: tiles ask for them while they take their sums.
+
+Where B is more than the second level holds, and its rows are far apart, a copy of some columns waits for each row: no
+prefetcher follows it. So each tile of rows asks for some of what the next copy reads, row by row between its steps.
+Asked for at once, lines would take the places of those that the tile itself waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from glowtrain.backends.cpu.contraction import rates
+from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView
+from glowtrain.backends.llvm.lanes import Lanes
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, Number
+from glowtrain.deferred import dataclass
+
+
+@dataclass(frozen=True)
+class AskedRows:
+    """What one tile asks for: so many ``rows``, ``stride`` elements apart, of so many cache ``lines`` each."""
+
+    rows: int
+    stride: int
+    lines: int
+
+    def ask(self, f: LlvmFunction, stored: Lanes, row: LlvmValue) -> None:
+        """Ask for a row of elements that are ``stored`` so; the second level is near enough."""
+        for line in range(self.lines):
+            f.prefetch(stored.shift(row, line * rates.LINE // stored.type.size), write=False, level=2)
+
+
+@dataclass(frozen=True)
+class NextPanel:
+    """The columns that are packed after those of a tile: where their first row is, how many rows, and what each has."""
+
+    place: LlvmValue
+    rows: int
+    stride: int
+    lines: int
+
+    def part(
+        self, f: LlvmFunction, stored: Lanes, first: Number, size: int, extent: int
+    ) -> tuple[AskedRows, LlvmValue]:
+        """What a tile asks for that has ``size`` of ``extent`` points from the ``first`` one on, and its first row:
+        all tiles together ask for every row."""
+        row = f.op("udiv", f.op("mul nuw", f.index(first), self.rows), extent)
+        asked = AskedRows(-(-size * self.rows // extent), self.stride, self.lines)
+        return asked, stored.shift(self.place, f.op("mul nuw", row, self.stride))
+
+
+def next_panel(
+    plan: ContractionPlan, stored: Lanes, place: LlvmValue, b: OperandView, extents: Mapping[int, int], vectors: int
+) -> NextPanel | None:
+    """What comes after so many ``vectors`` of columns at ``place``; nothing where tiles do not ask for it."""
+    if not _asks(plan):
+        return None
+    (loop,) = plan.reductions
+    run, apart = vectors * plan.machine.width * stored.type.size, b.strides[loop] * stored.type.size
+    lines = -(-run // rates.LINE) + bool(apart % rates.LINE)
+    return NextPanel(stored.shift(place, vectors * b.step), extents[loop], b.strides[loop], lines)
+
+
+def _asks(plan: ContractionPlan) -> bool:
+    """Whether columns of B, which is far away, are packed again and again, each time for many tiles of rows; in which
+    nothing but the tile's own loop of one sum is between the steps."""
+    if [level.kind for level in plan.levels[-3:]] != ["vectors", "pack_b", "tile"] or plan.machine.compact:
+        return False
+    if len(plan.reductions) > 1 or plan.kinds or plan.passes > 1 or plan.problem.blocks is not None:
+        return False
+    moves = [loop.extent for loop in plan.problem.loops if loop.b]
+    far = prod(moves) * plan.problem.bytes_of("b") > rates.ONE_IN_L2 * plan.machine.l2
+    return far and abs(plan.problem.loops[plan.reductions[0]].b) * plan.problem.bytes_of("b") > rates.LINE
