@@ -304,3 +304,22 @@ def test_exp_of_what_gives_zero_does_not_underflow(dtype: gt.DType) -> None:
     assert not y.any()
     exp({"x": np.full(64, -100 if dtype == gt.f32 else -740, dtype.numpy)})
     assert status.fetestexcept(flag), "a denormal result is rounded"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "low", "high"), [("f32", np.float32, -106, -18), ("f64", np.float64, -748, -38)]
+)
+def test_sigmoid_far_below_zero_is_exp(dtype: str, size: type, low: float, high: float) -> None:
+    """To the last bit, also where that is denormal or underflows: 1 + exp(x) is 1 there."""
+    x = np.linspace(low, high, 40_000).astype(size)
+    sigmoid, exp = (cpu_kernels.apply(name, [x], dtype, 4, Target.host()) for name in ("sigmoid", "exp"))
+    assert sigmoid.tobytes() == exp.tobytes()
+    assert sigmoid[0] == 0 < sigmoid[np.flatnonzero(sigmoid)[0]] < np.finfo(size).smallest_normal
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "softplus", "tanh", "erf", "exp"])
+def test_not_a_number_stays_one_whatever_its_bits(name: str) -> None:
+    """Powers of two are made of low bits of a sum, in which NaN has any."""
+    bits = np.random.default_rng(0).integers(0x7F800001, 0x80000000, 4096, np.uint32)
+    x = np.concatenate([bits, bits | np.uint32(1 << 31)]).view(np.float32)
+    assert np.isnan(cpu_kernels.apply(name, [x], "f32", 4, Target.host())).all()

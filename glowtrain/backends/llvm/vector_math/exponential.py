@@ -8,6 +8,7 @@ f/(2+f)); the polynomials are this project's (see :mod:`coefficients`).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from glowtrain.backends.llvm.values import LlvmValue
 from glowtrain.backends.llvm.vector_math import coefficients as c
@@ -30,10 +31,19 @@ def clamp(m: FloatLanes, x: LlvmValue, low: float | None, high: float | None) ->
 def _reduce(m: FloatLanes, x: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     """r and the bits of 2*bias + n with x = n*ln2 + r and |r| <= ln2/2 (Cody-Waite)."""
     n, shifted = m.nearest(x, math.log2(math.e))
-    high, low = _constants(m).ln2
-    r = m.fma(n, m.number(-low), m.fma(n, m.number(-high), x))
     exponent = m.sub(shifted, m.integer(m.format.bits_of(m.format.magic) - 2 * m.format.bias))
-    return r, exponent
+    return _rest(m, x, n), exponent
+
+
+def _rest(m: FloatLanes, x: LlvmValue, n: LlvmValue) -> LlvmValue:
+    """x - n*ln2."""
+    high, low = _constants(m).ln2
+    return m.fma(n, m.number(-low), m.fma(n, m.number(-high), x))
+
+
+def _exp_of_rest(m: FloatLanes, r: LlvmValue) -> LlvmValue:
+    tail = m.fma(m.mul(r, r), m.polynomial(r, _constants(m).exp), r)
+    return m.add(tail, m.number(1.0))
 
 
 def _exp_scaled(m: FloatLanes, x: LlvmValue, *, halved: bool = False, extra: LlvmValue | None = None) -> LlvmValue:
@@ -41,10 +51,15 @@ def _exp_scaled(m: FloatLanes, x: LlvmValue, *, halved: bool = False, extra: Llv
     r, exponent = _reduce(m, x)
     if extra is not None:
         r = m.add(r, extra)
-    tail = m.fma(m.mul(r, r), m.polynomial(r, _constants(m).exp), r)
     if halved:
         exponent = m.add(exponent, m.integer(-1))
-    return m.scale(m.add(tail, m.number(1.0)), exponent)
+    return m.scale(_exp_of_rest(m, r), exponent)
+
+
+def _exp_times(m: FloatLanes, x: LlvmValue, exponent: int) -> LlvmValue:
+    """exp(x) * 2**exponent, which must be normal; with an odd exponent the bits are those of :func:`_exp_scaled`."""
+    n, power = m.nearest_power(x, math.log2(math.e), exponent)
+    return m.mul(_exp_of_rest(m, _rest(m, x, n)), power)
 
 
 def exp(m: FloatLanes, x: LlvmValue) -> LlvmValue:
@@ -53,10 +68,21 @@ def exp(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     What underflows to 0 is chosen, not computed: products that underflow take some processors 100 cycles and more, and
     all but few arguments of a masked softmax are such.
     """
+    return _unless_it_underflows(m, x, lambda inside: _exp_scaled(m, clamp(m, inside, None, _constants(m).exp_high)))
+
+
+def _unless_it_underflows(m: FloatLanes, x: LlvmValue, exp: Callable[[LlvmValue], LlvmValue]) -> LlvmValue:
+    """``exp`` of x, and 0 where that underflows."""
     low, nothing = m.number(_constants(m).exp_low), m.number(0.0)
     underflows = m.compare("olt", x, low)
-    inside = clamp(m, m.select(underflows, nothing, x), None, _constants(m).exp_high)
-    return m.select(underflows, nothing, _exp_scaled(m, inside))
+    return m.select(underflows, nothing, exp(m.select(underflows, nothing, x)))
+
+
+def _exp_of_minus(m: FloatLanes, magnitude: LlvmValue) -> LlvmValue:
+    """:func:`exp` of a magnitude's negative, with the same bits: nothing overflows, so it takes fewer instructions."""
+    up = m.format.bias // 2
+    down = m.number(2.0**-up)
+    return _unless_it_underflows(m, m.neg(magnitude), lambda inside: m.mul(_exp_times(m, inside, up), down))
 
 
 def expm1(m: FloatLanes, x: LlvmValue) -> LlvmValue:
@@ -151,14 +177,14 @@ def _log1p_inside(m: FloatLanes, x: LlvmValue) -> LlvmValue:
 
 def sigmoid(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """1 / (1 + exp(-x)), written with exp(-|x|) so that nothing overflows."""
-    e = exp(m, m.neg(m.abs(x)))
+    e = _exp_of_minus(m, m.abs(x))
     numerator = m.select(m.compare("oge", x, m.number(0.0)), m.number(1.0), e)
     return m.div(numerator, m.add(e, m.number(1.0)))
 
 
 def softplus(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))."""
-    tail = _log1p_inside(m, exp(m, m.neg(m.abs(x))))
+    tail = _log1p_inside(m, _exp_of_minus(m, m.abs(x)))
     return m.add(m.select(m.compare("ogt", x, m.number(0.0)), x, m.number(0.0)), tail)
 
 
@@ -169,12 +195,12 @@ def tanh(m: FloatLanes, x: LlvmValue) -> LlvmValue:
 
 
 def _tanh_single(m: FloatLanes, x: LlvmValue, magnitude: LlvmValue) -> LlvmValue:
-    """A polynomial below 0.625, 1 - 2/(exp(2|x|) + 1) above: 1.32 ulp."""
+    """A polynomial below 0.625, 1 - 1/(exp(2|x|)/2 + 1/2) above: 1.32 ulp."""
     z = m.mul(x, x)
     small = m.fma(m.mul(z, magnitude), m.polynomial(z, c.TANH_SINGLE), magnitude)
     bounded = clamp(m, magnitude, None, 9.1)
-    e = _exp_scaled(m, m.add(bounded, bounded))
-    large = m.sub(m.number(1.0), m.div(m.number(2.0), m.add(e, m.number(1.0))))
+    half = _exp_times(m, m.add(bounded, bounded), -1)
+    large = m.sub(m.number(1.0), m.div(m.number(1.0), m.add(half, m.number(0.5))))
     return m.select(m.compare("olt", magnitude, m.number(0.625)), small, large)
 
 
@@ -238,7 +264,7 @@ def erf(m: FloatLanes, x: LlvmValue) -> LlvmValue:
         edge, small, t = 1.0, c.ERF_SMALL_DOUBLE, clamp(m, magnitude, None, 5.95)
         exponent = m.polynomial(m.sub(t, m.number(2.0)), c.ERF_LARGE_DOUBLE)
     near = m.fma(m.polynomial(m.mul(x, x), small), x, x)
-    far = m.sub(m.number(1.0), _exp_scaled(m, exponent))
+    far = m.fma(_exp_times(m, exponent, 1), m.number(-0.5), m.number(1.0))
     chosen = m.select(m.compare("ole", magnitude, m.number(edge)), near, far)
     return m.copysign(chosen, x)
 

@@ -275,13 +275,22 @@ class FloatLanes(Lanes):
         shifted = self.fma(x, self.number(factor), magic)
         return self.sub(shifted, magic), self.bits(shifted)
 
+    def nearest_power(self, x: LlvmValue, factor: float, exponent: int) -> tuple[LlvmValue, LlvmValue]:
+        """The integer n nearest to x * factor, and 2**(n + exponent), which must be normal: of the sum with the large
+        number of :meth:`nearest`, the low bits are its biased exponent. As that is odd, an odd ``exponent`` leaves what
+        lies halfway to the same n.
+        """
+        magic = self.number(self.format.magic + self.format.bias + exponent)
+        shifted = self.fma(x, self.number(factor), magic)
+        return self.sub(shifted, magic), self.power_of_two(self.bits(shifted))
+
     def small_integer(self, i: LlvmValue, offset: int = 0) -> LlvmValue:
         """The float of a small integer ``i + offset``, without a conversion instruction."""
         moved = self.add(i, self.integer(self.format.bits_of(self.format.magic) + offset))
         return self.sub(self.from_bits(moved), self.number(self.format.magic))
 
     def power_of_two(self, biased: LlvmValue) -> LlvmValue:
-        """2**(biased - bias) for a biased exponent in the normal range."""
+        """2**(biased - bias) for a biased exponent in the normal range, whatever the bits above it and the sign are."""
         return self.from_bits(self.shift_left(biased, self.format.mantissa))
 
     def scale(self, x: LlvmValue, twice_biased: LlvmValue) -> LlvmValue:
