@@ -1,4 +1,6 @@
-"""Tiles ask for the columns of B that are packed next: for every line of them, and, but for a row, for no others."""
+"""Tiles ask for the columns of B that are packed next: for every line of them, and, but for a row, for no others. And
+for what lies one behind the other of the columns that they read.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +65,33 @@ def test_every_line_that_is_packed_later_is_asked_for(extents: tuple[int, int, i
     assert later <= reached
     assert max(reached) <= 4 * ((steps + 1) * columns + panel) // LINE
     assert len(places) < 2.5 * len(later)
+
+
+def test_a_sum_that_goes_on_asks_for_results_of_the_next_tile() -> None:
+    """Those of a sum that is taken at once are only written."""
+    in_parts = generate(gradient_of_weights(101, 272, 331), "contract", SMALL_CACHES)
+    at_once = generate(gradient_of_weights(130, 1000, 97), "contract", SMALL_CACHES)
+    assert "chunk" in in_parts.plan
+    assert "chunk" not in at_once.plan
+    written = "i32 1, i32 3, i32 1)"
+    assert written in in_parts.text
+    assert written not in at_once.text
+
+
+def in_panels(steps: int, columns: int, apart: int) -> Contraction:
+    """C[32, 4 * columns] = A B, B in four panels of so many columns, its rows ``apart`` elements."""
+    extents, c, a = (32, 4, columns, steps), (4 * columns, columns, 1, 0), (steps, 0, 0, 1)
+    b = (0, steps * apart, 1, apart)
+    return Contraction(("m", "p", "n", "k"), extents, *(OperandAccess(0, strides) for strides in (c, a, b)))
+
+
+@pytest.mark.parametrize(
+    ("steps", "apart", "asks"), [(256, 64, True), (16, 64, False), (256, 80, False)], ids=["far", "near", "apart"]
+)
+def test_lines_that_follow_each_other_are_asked_for(steps: int, apart: int, asks: bool) -> None:
+    kernel = generate(in_panels(steps, 64, apart), "contract", SMALL_CACHES)
+    assert "pack_b" not in kernel.plan
+    assert ("i32 0, i32 3, i32 1)" in kernel.text) == asks
 
 
 def test_results_have_the_same_bits_in_pieces() -> None:

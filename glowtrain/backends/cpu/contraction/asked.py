@@ -1,6 +1,8 @@
-"""Lines of the columns of B that are packed next: tiles ask for them while they take their sums.
+"""Lines of B that kernels ask for before they come to them.
 
-Where B is more than the second level holds, and its rows are far apart, a copy of some columns waits for each row: no
+Those that lie one behind the other, of what a tile reads, come from the second level in time for it.
+
+Where B is more than that level holds, and its rows are far apart, a copy of some columns waits for each row: no
 prefetcher follows it. So each tile of rows asks for some of what the next copy reads, row by row between its steps.
 Asked for at once, lines would take the places of those that the tile itself waits for.
 """
@@ -16,6 +18,40 @@ from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, Number
 from glowtrain.deferred import dataclass
+
+
+def asks_along(plan: ContractionPlan) -> bool:
+    """Whether tiles ask for lines of B before their own steps come to them: of floats that lie one behind the other,
+    packed or as they are, where a tile reads more of them than the first level holds (of what was packed ahead: where
+    all are more)."""
+    if plan.dots or plan.machine.compact or plan.machine.width == 1 or plan.problem.holds_integers:
+        return False
+    moves = [loop.extent for i, loop in enumerate(plan.problem.loops) if loop.b and i != plan.vec]
+    if plan.ahead and not plan.problem.widens("b"):
+        read = prod(moves) * plan.problem.loops[plan.vec].extent
+    elif "b" in plan.packing or (not plan.ahead and _rows_follow(plan)):
+        read = _steps(plan) * plan.vectors * plan.machine.width
+    else:
+        return False
+    return read * plan.problem.size > plan.machine.l1 // 2
+
+
+def _steps(plan: ContractionPlan) -> int:
+    """Rows of B that a tile goes through."""
+    parts = {level.loop: level.size for level in plan.levels if level.kind == "chunk"}
+    return prod(parts.get(i, plan.problem.loops[i].extent) for i in plan.reductions if plan.problem.loops[i].b)
+
+
+def _rows_follow(plan: ContractionPlan) -> bool:
+    """Whether the rows of a tile's columns lie one behind the other as B is."""
+    loops, behind = plan.problem.loops, plan.vectors * plan.machine.width
+    if loops[plan.vec].b != 1:
+        return False
+    for i in reversed(plan.reductions):
+        if loops[i].b != behind:
+            return False
+        behind *= loops[i].extent
+    return True
 
 
 @dataclass(frozen=True)

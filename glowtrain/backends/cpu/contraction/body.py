@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from glowtrain.backends.cpu.contraction import rates
+from glowtrain.backends.cpu.contraction.asked import asks_along
 from glowtrain.backends.cpu.contraction.clips import Clipping
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
 from glowtrain.backends.llvm.formats import MEMORY, SIGNED, factors
@@ -29,7 +30,7 @@ class ContractionBody:
         self.unroll = self._unroll()
         self.dot, self.of = tile.problem.dot, {x: lanes.of(MEMORY[getattr(tile.variant, x).dtype]) for x in "ab"}
         inner = tile.plan.reductions[max(0, len(self.rolled) - 1) :]
-        self.asks = tile.plan.asks
+        self.asks = asks_along(tile.plan)
         self.apart = not self._live([(i, tile.trips(i)) for i in inner])
 
     def _rolled(self, cut: set[int]) -> tuple[int, ...]:

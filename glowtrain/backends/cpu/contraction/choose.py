@@ -76,19 +76,6 @@ class ContractionPlan:
     pages: int
     block: MatrixBlock | None = None
 
-    @property
-    def asks(self) -> bool:
-        """Whether kernels ask for lines of B before they come to them: of floats that were packed ahead, or made of
-        bytes that were, which lie one behind the other but are more than the first level holds."""
-        moves = [loop.extent for i, loop in enumerate(self.problem.loops) if loop.b and i != self.vec]
-        if not self.problem.widens("b"):
-            columns = self.problem.loops[self.vec].extent
-        elif self.packing:
-            columns = self.vectors * self.machine.width
-        else:
-            return False
-        return self.ahead and prod(moves) * columns * self.problem.size > self.machine.l1 // 2
-
     def describe(self) -> str:
         """One line: roles, register tile and layers."""
         name = self.problem.name

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
+from glowtrain.backends.cpu.contraction.asked import AskedRows
 from glowtrain.backends.cpu.contraction.body import ContractionBody
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import Clipping, affine, extreme
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.finish import TileKernel
-from glowtrain.backends.cpu.contraction.next_panel import AskedRows
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, TileStep, Variant
 from glowtrain.backends.llvm.values import I1, LlvmValue, Number, pointer
 
@@ -184,18 +184,27 @@ class Micro(TileKernel):
     def _asking(
         self, asked: AskedRows, trips: int, unroll: int, active: list[int], begin: Cursor, sums: list[LlvmValue]
     ) -> tuple[Cursor, list[LlvmValue]]:
-        """As many trips after each row that the tile asks for: where they have ended, and the sums."""
-        (loop,) = self.plan.reductions
+        """As many trips after each row that the tile asks for, and each row of C that the next tile goes on from: where
+        they have ended, and the sums."""
+        (loop,), c = self.plan.reductions, self.of["c"]
         steps = trips // asked.rows * unroll * self._advance(loop)
-        with self.f.loop(asked.rows, [begin.a, begin.b, pointer("%asked"), *sums], hint="asked") as rows:
-            a, b, row, *held = rows.carried
+        far = self.variant.c.strides[self.plan.tile[0][0]]
+        begun = [begin.a, begin.b, pointer("%asked"), c.shift(pointer("%c"), self.variant.sizes[0] * far)]
+        with self.f.loop(asked.rows, [*begun, *sums], hint="asked") as rows:
+            a, b, row, results, *held = rows.carried
             asked.ask(self.f, self.of["b"], row)
+            if self.variant.start != "zero" and self.buffer is None:
+                self._ask_for_results(results)
             here = Cursor(a, b, begin.index)
             held = self._trips(0, 0, steps, unroll, active, here, held, 0)
             after = self._shifted(loop, steps, here)
-            rows.next = [after.a, after.b, self.of["b"].shift(row, asked.stride), *held]
-        a, b, _, *sums = rows.results
+            rows.next = [after.a, after.b, self.of["b"].shift(row, asked.stride), c.shift(results, far), *held]
+        a, b, _, _, *sums = rows.results
         return Cursor(a, b, begin.index), sums
+
+    def _ask_for_results(self, row: LlvmValue) -> None:
+        for vector in range(self.tile.vectors):
+            self.f.prefetch(self.of["c"].shift(row, vector * self.variant.c.step), write=True)
 
     def _at(self, cursor: Cursor, loop: int, index: Number) -> Cursor:
         return replace(cursor, index={**cursor.index, loop: index})

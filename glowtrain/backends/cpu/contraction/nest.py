@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 
+from glowtrain.backends.cpu.contraction.asked import AskedRows, NextPanel, next_panel
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView, views
 from glowtrain.backends.cpu.contraction.copies.pack import PackMove, PackSource, Square, copy, in_squares, square_text
 from glowtrain.backends.cpu.contraction.copies.packing import PackingText
@@ -16,7 +17,6 @@ from glowtrain.backends.cpu.contraction.kernel import Micro
 from glowtrain.backends.cpu.contraction.levels import Level
 from glowtrain.backends.cpu.contraction.matrices import unit
 from glowtrain.backends.cpu.contraction.matrices.kernel import MatrixMicro
-from glowtrain.backends.cpu.contraction.next_panel import AskedRows, NextPanel, next_panel
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.variants import balanced, pattern
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing, panels

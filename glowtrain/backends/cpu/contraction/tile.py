@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 
+from glowtrain.backends.cpu.contraction.asked import AskedRows
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView
 from glowtrain.backends.cpu.contraction.describe import Epilogue
-from glowtrain.backends.cpu.contraction.next_panel import AskedRows
 from glowtrain.backends.llvm.values import LlvmValue, Number
 from glowtrain.deferred import dataclass
 
