@@ -39,6 +39,14 @@ class InPieces(Native):
         return toolchain.load(objects, [ENTRY]).function(ENTRY, 1)
 
 
+@pytest.mark.parametrize(
+    "text", ["define a\n}\n", "; first\n\ndefine a\n  define\n}\n\ndefine b\n}", "define", "x\n", "\n"]
+)
+def test_functions_are_cut_where_lines_begin(text: str) -> None:
+    found = [part for part in re.split(r"^(?=define )", text, flags=re.MULTILINE) if part.strip()]
+    assert pieces.functions_in(text) == found
+
+
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer", "quantized"])
 def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "LEAST", 1000)

@@ -147,7 +147,9 @@ class _Piece:
 
 def functions_in(text: str) -> list[str]:
     """The texts of the functions that are defined in a text."""
-    return [part for part in re.split(r"^(?=define )", text, flags=re.MULTILINE) if part.strip()]
+    first, *rest = text.split("\ndefine ")
+    *parts, last = first, *(f"define {part}" for part in rest)
+    return [part for part in (*(f"{part}\n" for part in parts), last) if part.strip()]
 
 
 def _module(functions: Sequence[str], heads: dict[str, str]) -> str:
