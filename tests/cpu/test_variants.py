@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Contraction, generate, rates
 from glowtrain.backends.cpu.contraction.describe import normalise
+from glowtrain.backends.cpu.contraction.levels import written
 from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.contraction.rates import Machine
 from glowtrain.backends.cpu.contraction.tile import RegisterTile
-from glowtrain.backends.cpu.contraction.variants import written
 from glowtrain.backends.cpu.contraction.words import prepare
 from glowtrain.backends.llvm.target import Target
 from tests.cpu.test_contraction import WIDTHS, Buffers, contractions, execute, matmul

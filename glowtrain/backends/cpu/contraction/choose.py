@@ -27,10 +27,9 @@ from glowtrain.backends.cpu.contraction.cost import (
     traffic,
 )
 from glowtrain.backends.cpu.contraction.describe import Problem
-from glowtrain.backends.cpu.contraction.levels import Level, levels_of, shares
+from glowtrain.backends.cpu.contraction.levels import Level, classify, clipped, levels_of, many_borders, shares, written
 from glowtrain.backends.cpu.contraction.matrices.block import MatrixBlock
 from glowtrain.backends.cpu.contraction.rates import Machine
-from glowtrain.backends.cpu.contraction.variants import classify, clipped, many_borders, written
 from glowtrain.backends.cpu.order.contraction import CHAIN
 from glowtrain.deferred import dataclass
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from glowtrain.backends.cpu.contraction.levels import clipped
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
-from glowtrain.backends.cpu.contraction.variants import clipped
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, Number, mask_of, vector

@@ -11,9 +11,8 @@ from __future__ import annotations
 from math import prod
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
-from glowtrain.backends.cpu.contraction.levels import Level
+from glowtrain.backends.cpu.contraction.levels import Level, balanced
 from glowtrain.backends.cpu.contraction.rates import NEW_PAGE, NEXT_LINES, THIRD_LEVEL
-from glowtrain.backends.cpu.contraction.variants import balanced
 from glowtrain.backends.cpu.tasks import ELSEWHERE, WANTED, Work
 from glowtrain.deferred import dataclass
 
