@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from glowtrain.backends.cpu.contraction import rates
-from glowtrain.backends.cpu.contraction.asked import asks_along
 from glowtrain.backends.cpu.contraction.clips import Clipping
+from glowtrain.backends.cpu.contraction.copies.asked import asks_along
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
 from glowtrain.backends.llvm.formats import MEMORY, SIGNED, factors
 from glowtrain.backends.llvm.lanes import Lanes

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-from glowtrain.backends.cpu.contraction.asked import AskedRows
 from glowtrain.backends.cpu.contraction.body import ContractionBody
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import Clipping, affine, extreme
+from glowtrain.backends.cpu.contraction.copies.asked import AskedRows
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.finish import TileKernel
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, TileStep, Variant

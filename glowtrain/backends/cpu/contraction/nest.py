@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 
-from glowtrain.backends.cpu.contraction.asked import AskedRows, NextPanel, next_panel
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView, views
+from glowtrain.backends.cpu.contraction.copies.asked import AskedRows, NextPanel, next_panel
 from glowtrain.backends.cpu.contraction.copies.pack import PackMove, PackSource, Square, copy, in_squares, square_text
 from glowtrain.backends.cpu.contraction.copies.packing import PackingText
 from glowtrain.backends.cpu.contraction.copies.window import WindowText

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 
-from glowtrain.backends.cpu.contraction.asked import AskedRows
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView
+from glowtrain.backends.cpu.contraction.copies.asked import AskedRows
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.llvm.values import LlvmValue, Number
 from glowtrain.deferred import dataclass
