@@ -1,7 +1,8 @@
 """The static memory plan: an offset in one arena for every activation.
 
 Buffers whose lifetimes overlap get disjoint ranges: :mod:`glowtrain.program.memory.packing` chooses them, in lines of
-as many bytes as offsets are multiples of.
+as many bytes as offsets are multiples of; :mod:`glowtrain.program.memory.affinity` moves those for which there is room,
+so that threads write where they wrote before.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import Buffer, Written
 from glowtrain.program.analysis.write_coverage import covered
+from glowtrain.program.memory.affinity import settled
 from glowtrain.program.memory.packing import best_fit, pack, peak, plainly_exceeds
 from glowtrain.program.memory.packing_search import Item
 from glowtrain.program.program import ALIGNMENT, Instruction, Plan, Program
@@ -59,8 +61,10 @@ def smallest(programs: Sequence[Program], alignment: int = ALIGNMENT) -> Program
 def _planned(program: Program, alignment: int) -> Plan:
     """The same. Who asks what several programs need takes one of them, which is planned then."""
     intervals = lifetimes(program.instructions)
-    packing = pack(_items(intervals, alignment))
-    offsets = {buffer: line * alignment for buffer, line in zip(intervals, packing.offsets, strict=True)}
+    items = _items(intervals, alignment)
+    packing = pack(items)
+    placed = settled(items, packing.offsets, packing.height)
+    offsets = {buffer: line * alignment for buffer, line in zip(intervals, placed, strict=True)}
     in_bytes = [Item(first, last, buffer.type.nbytes) for buffer, (first, last) in intervals.items()]
     return Plan(program, offsets, packing.height * alignment, peak(in_bytes), alignment)
 
