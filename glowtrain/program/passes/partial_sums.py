@@ -8,6 +8,7 @@ slow for long sums, whose terms for one tile of results leave the cache before t
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from math import prod
 
 from glowtrain.deferred import remembered
@@ -54,7 +55,21 @@ def without_stores(kernel: Kernel, unread: Collection[Buffer]) -> Kernel:
     home = _home(kernel)
     if home in dropped and not any(_holds_sums(kernel, each, home) for each in kernel.writes if each not in dropped):
         dropped.remove(home)
+        kernel = _beside_update(kernel, home)
     return without_results(kernel, dropped) if dropped else kernel
+
+
+def _beside_update(kernel: Kernel, home: Buffer) -> Kernel:
+    """The same with the partial sums in the order in memory of a variable that it updates, which may be transposed: a
+    tile of both is then read and written row by row."""
+    stores = {store.buffer: store for store in kernel.flat if isinstance(store, Store)}
+    places = list(stores[home].index)
+    for buffer, store in stores.items():
+        order = [store.index[axis] for axis in buffer.layout]
+        if buffer.kind == "variable" and len(order) == len(places) and set(order) == set(places):
+            layout = tuple(places.index(index) for index in order)
+            return kernel if layout == home.layout else kernel.with_buffers({home: replace(home, layout=layout)})
+    return kernel
 
 
 def _home(kernel: Kernel) -> Buffer | None:
