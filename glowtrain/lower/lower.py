@@ -6,11 +6,11 @@ nothing is optimised here: each node writes its own buffers; fusion removes most
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from glowtrain.deferred import dataclass
-from glowtrain.graph import Constant, Graph, Node, Value, Variable
+from glowtrain.graph import Constant, Graph, Node, Value, Variable, bodies_of
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Rows, Statement, Tensor, indices_of
 from glowtrain.lower.update_groups import UpdateGroup, lower_group, update_groups
 from glowtrain.lower.updates import pieces
@@ -70,11 +70,9 @@ class _Lowering:
 
     def program(self) -> Program:
         groups = update_groups(self.graph)
-        grouped = {node for group in groups for node in group.nodes}
         inputs = {value.name: self._leaf(value) for value in self.graph.inputs}
         variables = {value.name: self._leaf(value) for value in self.graph.variables}
-        nodes = [node for node in self.graph.nodes if node not in grouped]
-        instructions = [instruction for node in nodes for instruction in self._node(node)]
+        instructions, last = self._instructions(groups)
         outputs = {}
         for name, value in self.graph.outputs.items():
             outputs[name] = Buffer(self.names.fresh(name), value.type, "output")
@@ -86,7 +84,7 @@ class _Lowering:
             if variable not in elsewhere
             for piece in pieces(variable, value)
         ]
-        instructions += map(self._group, groups)
+        instructions += map(self._group, last)
         instructions += [copy(tensor, self._tensor(variable), offsets) for variable, offsets, tensor in staged]
         updates = tuple(variable.name for variable in self.graph.updates)
         return Program(
@@ -99,6 +97,31 @@ class _Lowering:
             tuple(self.constants),
             (*self.needs, *self.preferences),
         )
+
+    def _instructions(self, groups: Sequence[UpdateGroup]) -> tuple[list[Instruction], list[UpdateGroup]]:
+        """The instructions of all nodes, each group as soon as nobody reads what it writes; and the groups that are to
+        come after all of them, and after copies of what they write."""
+        grouped = {node for group in groups for node in group.nodes}
+        nodes = [node for node in self.graph.nodes if node not in grouped]
+        position = {node: place for place, node in enumerate(nodes)}
+        loops = max((place for node, place in position.items() if bodies_of(node.operator)), default=-1)
+        ready: dict[int, list[UpdateGroup]] = {}
+        for group in groups:
+            ready.setdefault(max(loops, self._place(group, position)), []).append(group)
+        instructions: list[Instruction] = [*map(self._group, ready.pop(-1, ()))]
+        for place, node in enumerate(nodes):
+            instructions += self._node(node)
+            instructions += map(self._group, ready.pop(place, ()))
+        return instructions, [group for late in ready.values() for group in late]
+
+    def _place(self, group: UpdateGroup, position: Mapping[Node, int]) -> int:
+        """The position of the last node, -1 for none, that makes what a group reads, or reads what it writes; bodies of
+        loops, which may read any variable, are not looked through."""
+        if not set(self.graph.roots).isdisjoint(group.variables):
+            return len(position)
+        makers = [value.node for value in group.operands if value.node is not None]
+        readers = [node for variable in group.variables for node in self.graph.users.get(variable, ())]
+        return max((position[node] for node in (*makers, *readers) if node in position), default=-1)
 
     def _stage(self, value: Value, variable: Variable, instructions: list[Instruction]) -> Tensor:
         """A new value that no other update can overwrite: a variable's present value is copied first."""

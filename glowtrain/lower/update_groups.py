@@ -5,8 +5,8 @@ nest for each of them would be written only to be inlined into others and fused 
 parameters alike: here the same loop is found for a fraction of the time. What other operators lead from, what has
 another shape than the variables, and large groups are left to the passes on programs, which weigh them.
 
-The nests stand at the end of a program, and each reads and writes its variables at one place at a time; so each sees
-the values from before the step, as long as none reads what another one writes.
+Each nest reads and writes its variables at one place at a time, and stands behind all others that read them; so all see
+the values from before the step.
 """
 
 from __future__ import annotations

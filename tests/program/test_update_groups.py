@@ -215,3 +215,27 @@ def test_large_groups_are_none() -> None:
     many = [Input(f32[3, 4], f"x{number}") for number in range(40)]
     total = sum(many, start=P)
     assert update_groups(Graph(tuple(many), {}, {P: total}, name="update")) == []
+
+
+# ---- where a group stands
+
+
+def test_a_group_stands_behind_all_that_reads_its_variables() -> None:
+    """The product takes the weight from before the step, though its update is made of what was there first."""
+    weight = Variable("weight", np.eye(4, dtype=np.float32))
+    step = Graph((X,), {"y": Tanh()(MatMul()(X, weight))}, {weight: weight * 3.0}, name="step")
+    kernels = [kernel.name for kernel in lowered(step).kernels]
+    assert kernels.index("matmul") < kernels.index("update") < kernels.index("tanh")
+    x = np.ones((3, 4), np.float32)
+    outputs, state = evaluate(lowered(step), {"x": x})
+    np.testing.assert_array_equal(outputs["y"], np.tanh(x))
+    np.testing.assert_array_equal(state["weight"], 3 * np.eye(4, dtype=np.float32))
+
+
+def test_a_present_value_that_is_kept_elsewhere_is_copied_before() -> None:
+    p, before = Variable("p", np.ones((3, 4), np.float32)), Variable("before", np.zeros((3, 4), np.float32))
+    step = Graph((X,), {"y": p}, {p: p + X, before: p}, name="step")
+    outputs, state = evaluate(lowered(step), {"x": np.ones((3, 4), np.float32)})
+    np.testing.assert_array_equal(outputs["y"], np.ones((3, 4), np.float32))
+    np.testing.assert_array_equal(state["before"], np.ones((3, 4), np.float32))
+    np.testing.assert_array_equal(state["p"], np.full((3, 4), 2, np.float32))
