@@ -172,7 +172,7 @@ LOWERING = [
     ),
     Mistake(
         "rows without the last one",
-        narrowing._bounds,
+        narrowing._along_axis,
         rewrite("min(A + 1, B)", "min(A, B)"),
         suite(test_narrowing.test_random_graphs_compute_the_same),
     ),
@@ -187,7 +187,7 @@ LOWERING = [
     Mistake(
         "inlined past an update",
         producer_inlining,
-        always("not any(_ < _ <= _ for _ in _ for _ in _)"),
+        rewrite("min(A, default=math.inf)", "math.inf"),
         program("plan"),
     ),
     Mistake("merged past what lies between", fuse, never("conflict(_, _)"), program("plan")),
