@@ -16,7 +16,7 @@ from glowtrain.backends.cpu.loop_nest import reduction, writer
 from glowtrain.grad import reverse, training
 from glowtrain.graph import Node
 from glowtrain.loops import For, Index, Statement, Store, call, rewrite_body, substitute
-from glowtrain.lower import lower, updates
+from glowtrain.lower import lower, update_groups, updates
 from glowtrain.ops.core.family import Elementwise
 from glowtrain.ops.elementwise.transcendental import Transcendental
 from glowtrain.optim import optimizer, rules, schedules
@@ -26,7 +26,7 @@ from glowtrain.program.memory import packing, plan
 from glowtrain.program.passes import layout, narrowing, producer_inlining, reuse, schedule
 from glowtrain.program.passes.loop_fusion import fuse
 from glowtrain.program.passes.rematerialisation import timeline
-from tests.program import test_narrowing, test_random_rematerialisation
+from tests.program import test_narrowing, test_random_rematerialisation, test_update_groups
 from tests.training import test_grad, test_optim, test_parts
 
 
@@ -112,6 +112,18 @@ LOWERING = [
         updates._pieces,
         rewrite("A[B] + C.shape[B]", "A[B]"),
         suite(test_parts.test_a_step_updates_the_part_alone, "columns", "sgd"),
+    ),
+    Mistake(
+        "updated before others read it",
+        lower._Lowering._place,
+        result(lambda place: -1),
+        suite(test_update_groups.test_a_group_stands_behind_all_that_reads_its_variables),
+    ),
+    Mistake(
+        "two updates of what the other reads",
+        update_groups,
+        always("_.get(_, _) is _"),
+        suite(test_update_groups.test_variables_exchange_their_values),
     ),
     Mistake("stale value", lower, always('_.buffer.kind != "variable" or _'), program("plan")),
     Mistake(
