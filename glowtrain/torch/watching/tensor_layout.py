@@ -22,7 +22,9 @@ WORD = 8
 BEHIND_TENSOR, BEHIND_STORAGE, AUTOGRAD, BEHIND_VERSION = 22, 6, 20, 3
 """Words that C++'s objects have at least, of a tensor, of a storage, what a tensor has for autograd, and the count of
 its changes."""
-ALL_BITS, MADE = (1 << 64) - 1, 16
+ALL_BITS = (1 << 64) - 1
+MADE, TIMES = 16, 4
+"""Tensors that are made in memory of a byte, and how often: an allocator does not always give out what it got last."""
 MOST_AXES = 5
 """Axes whose extents and strides lie in the object itself."""
 
@@ -152,7 +154,7 @@ def _used() -> tuple[int, ...]:
 
     What is missed here only makes tensors of one type seem to be of different ones.
     """
-    tensors = [tensor for byte in (0x00, 0xFF) for tensor in made_where_there_was(byte)]
+    tensors = [tensor for byte in (0x00, 0xFF) * TIMES for tensor in made_where_there_was(byte)]
     words = zip(*[read(tensor._cdata, BEHIND_TENSOR) for tensor in tensors], strict=True)
     return tuple(~reduce(or_, [row[0] ^ word for word in row]) & ALL_BITS for row in words)
 
