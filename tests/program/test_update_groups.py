@@ -18,6 +18,7 @@ from glowtrain.lower.update_groups import LARGEST, UpdateGroup, update_groups
 from glowtrain.ops.contraction.products import MatMul
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.elementwise.transcendental import Tanh
+from glowtrain.ops.tensor.move import Transpose
 from glowtrain.optim import OPTIMIZERS, SGD, Adam, Optimizer
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import Plan
@@ -238,3 +239,16 @@ def test_a_present_value_that_is_kept_elsewhere_is_copied_before() -> None:
     np.testing.assert_array_equal(outputs["y"], np.ones((3, 4), np.float32))
     np.testing.assert_array_equal(state["before"], np.ones((3, 4), np.float32))
     np.testing.assert_array_equal(state["p"], np.full((3, 4), 2, np.float32))
+
+
+def test_partial_sums_lie_as_the_variable_that_is_updated() -> None:
+    """Of a product in the other order: tiles of both are then read and written row by row."""
+    weight, x, dy = (
+        Variable("weight", np.zeros((48, 96), np.float32)),
+        *(Input(f32[640, n], f"in{n}") for n in (96, 48)),
+    )
+    gradient = MatMul()(Transpose(perm=(1, 0))(x), dy)
+    step = Graph((x, dy), {}, {weight: weight - 0.5 * Transpose(perm=(1, 0))(gradient)}, name="step")
+    (kernel,) = arrive(step, stages=until("fused")).kernels
+    (home,) = (buffer for buffer in kernel.writes if buffer.kind == "activation")
+    assert (home.shape, home.layout) == ((96, 48), (1, 0))
