@@ -123,6 +123,7 @@ def _rounds(node: Node) -> bool:
 
 
 def _is_small(group: UpdateGroup) -> bool:
+    """Whether a group and what makes the gradient fit into one kernel."""
     size = sum(1 + len(node.inputs) for node in group.nodes)
     return size <= LARGEST and len(group.operands) <= MOST_OPERANDS
 
