@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, Operand, OperandAccess, generate, rates
-from glowtrain.backends.cpu.contraction.describe import Coordinates
+from glowtrain.backends.cpu.contraction.describe import Coordinates, FarLine
 from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.cpu.threads.share import chunk_of
 from glowtrain.backends.llvm.target import Target
@@ -554,8 +554,9 @@ class Bias:
     def length(self, lane: int, width: int) -> int:
         return self.instructions
 
-    def fetch(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> None:
-        """Nothing: what it reads is small."""
+    def far_lines(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> list[FarLine]:
+        """None: what it reads is small."""
+        return []
 
     def emit(
         self, f: LlvmFunction, value: LlvmValue, coordinates: Sequence[Number], lane: int, mask: LlvmValue | None

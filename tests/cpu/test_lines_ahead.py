@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from operator import add, floordiv, mod, mul
 
+import numpy as np
 import pytest
 
 import glowtrain as gt
@@ -29,12 +30,17 @@ def batches(x: Value, w: Value, other: Value) -> Value:
     return gt.nn.relu(x @ w + other)
 
 
-@gt.model(x=gt.f32[96, 32], w=gt.f32[32, 80], other=gt.f32[96, 80])
+@gt.model(x=gt.f32[96, 80], w=gt.f32[80, 80], other=gt.f32[96, 80])
 def rows(x: Value, w: Value, other: Value) -> Value:
     return gt.nn.relu(x @ w + other)
 
 
-@pytest.mark.parametrize("model", [rows, batches])
+@gt.model(x=gt.f32[96, 16], w=gt.f32[16, 80], other=gt.f32[96, 80])
+def few_steps(x: Value, w: Value, other: Value) -> Value:
+    return gt.nn.relu(x @ w + other)
+
+
+@pytest.mark.parametrize("model", [rows, batches, few_steps])
 def test_lines_that_are_asked_for_are_read_or_written_later_and_begin_each_row(model: gt.Model) -> None:
     tiles = list(tiles_of(model))
     assert tiles
@@ -43,6 +49,15 @@ def test_lines_that_are_asked_for_are_read_or_written_later_and_begin_each_row(m
         assert len(asked) > 1
         assert asked <= touched
         assert all(any(0 <= one - begin < ROW for begin in asked) for one in touched)
+
+
+def test_sums_of_many_steps_ask_for_every_line_between_them() -> None:
+    """And those of fewer for the first one of each row, before they begin."""
+    for tile in tiles_of(rows):
+        asked, touched = addresses(tile)
+        assert "asked" in tile
+        assert asked == touched
+    assert not any("asked" in tile for tile in tiles_of(few_steps))
 
 
 def tiles_of(model: gt.Model) -> Iterator[str]:
@@ -54,23 +69,39 @@ def tiles_of(model: gt.Model) -> Iterator[str]:
 
 def addresses(tile: str) -> tuple[set[int], set[int]]:
     """Where a tile's epilogue asks for lines, and where it loads and stores, at some indices: addresses that follow
-    from its indices and from pointers to what is beside the product."""
-    known = {f"%e{at}": at << 40 for at in range(4)} | {f"%x{at}": 3 + at for at in range(6)}
+    from its indices and from pointers to what is beside the product. A pointer that a loop moves has an address for
+    each of its trips.
+    """
+    known = {f"%e{at}": np.array(at << 40) for at in range(4)} | {f"%x{at}": np.array(3 + at) for at in range(6)}
     asked, touched = set[int](), set[int]()
     for line in tile.splitlines():
         if found := re.match(r"  (%\w+) = (\w+) i64 (\S+), (\S+)$", line):
             operands = [known.get(each, _number(each)) for each in found.groups()[2:]]
-            if None not in operands:
+            if not any(operand is None for operand in operands):
                 known[found[1]] = OPERATIONS[found[2]](*operands)
         elif found := re.match(r"  (%\w+) = getelementptr (?:inbounds )?(\w+), ptr (%\w+), i64 (\S+)$", line):
             base, by = known.get(found[3]), known.get(found[4], _number(found[4]))
             if base is not None and by is not None:
                 known[found[1]] = base + SIZES[found[2]] * by
+        elif found := re.match(r"  (%\w+) = phi ptr \[ (%\w+), %\w+ \], \[ (%\w+), %\w+ \]$", line):
+            if found[2] in known:
+                known[found[1]] = known[found[2]] + in_trips(tile, found[3])
+        elif found := re.match(r"  (%\w+) = call ptr @llvm\.launder\S+\(ptr (%\w+)\)$", line):
+            known |= {found[1]: known[found[2]]} if found[2] in known else {}
         elif found := re.search(r"prefetch\.p0\(ptr (%\w+)", line):
-            asked |= {known[found[1]]} if found[1] in known else set()
+            asked |= set(known[found[1]].ravel().tolist()) if found[1] in known else set()
         elif found := re.search(r"(?:load <16 x float>|store <16 x float> %\w+), ptr (%\w+)", line):
-            touched |= {known[found[1]]} if found[1] in known else set()
+            touched |= set(known[found[1]].ravel().tolist()) if found[1] in known else set()
     return asked, touched
+
+
+def in_trips(tile: str, following: str) -> np.ndarray:
+    """How many bytes further a pointer is in each trip of the loop that asks for lines, which adds to it so."""
+    far = re.search(rf"^  {following} = getelementptr i8, ptr %\w+, i64 (\d+)$", tile, re.MULTILINE)
+    trips = re.search(r"icmp slt i64 %\w+, (\d+)\n  br i1 %\w+, label %asked", tile)
+    assert far
+    assert trips
+    return int(far[1]) * np.arange(int(trips[1]))
 
 
 def _number(text: str) -> int | None:

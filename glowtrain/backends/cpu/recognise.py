@@ -15,7 +15,7 @@ import numpy as np
 
 from glowtrain.backends.cpu.contraction import Axis, Contraction, EpilogueClip, Operand, OperandAccess, dot, generate
 from glowtrain.backends.cpu.contraction import ContractionKernel as Generated
-from glowtrain.backends.cpu.contraction.describe import Coordinates
+from glowtrain.backends.cpu.contraction.describe import Coordinates, FarLine
 from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.cpu.order.analysis import reductions
@@ -342,18 +342,19 @@ class FusedEpilogue:
                     e.bind(index, f.index(at))
             yield self._nests
 
-    def fetch(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> None:
-        indices = self.product.loop.indices
+    def far_lines(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> list[FarLine]:
+        indices, found = self.product.loop.indices, list[FarLine]()
         if (lane, far) not in self.lines:
             self.lines[lane, far] = self._lines(indices[lane], far)
         if not self.lines[lane, far]:
-            return
+            return found
         first, further = where()
         with self._at(f, first, None) as nests:
             for (buffer, form), written in self.lines[lane, far].items():
                 begin = nests.e.pointer(buffer, nests.e.scalar_sum(form))
                 by = sum(form.coefficient(index) * more for index, more in zip(indices, further, strict=False))
-                f.prefetch(f.address(begin, by, buffer.dtype.size), write=written)
+                found.append(FarLine(begin, by * buffer.dtype.size, written))
+        return found
 
     def _lines(self, lane: Index, far: int) -> dict[tuple[Buffer, Affine], bool]:
         """Where vectors of large operands lie, and whether they are read and written."""

@@ -148,6 +148,14 @@ class Coordinates(NamedTuple):
     further: Sequence[int]
 
 
+class FarLine(NamedTuple):
+    """A line so many bytes behind an address; it is written, or only read."""
+
+    begin: LlvmValue
+    behind: int
+    written: bool
+
+
 class Epilogue(Protocol):
     """What is done to the finished sums before they are stored to C (bias, activation, residual, ...)."""
 
@@ -167,8 +175,8 @@ class Epilogue(Protocol):
         ``lane`` the loop that runs along the lanes (-1 if none), ``mask`` the lanes that exist (None: all).
         """
 
-    def fetch(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> None:
-        """Ask for the cache lines that :meth:`emit` reads and writes there, of buffers of ``far`` bytes or more."""
+    def far_lines(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> list[FarLine]:
+        """The cache lines that :meth:`emit` reads and writes there, of buffers of ``far`` bytes or more."""
 
 
 @dataclass(frozen=True)

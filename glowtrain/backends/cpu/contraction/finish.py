@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from math import prod
 
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import affine
-from glowtrain.backends.cpu.contraction.describe import Coordinates, Epilogue
+from glowtrain.backends.cpu.contraction.describe import Coordinates, Epilogue, FarLine
 from glowtrain.backends.cpu.contraction.tile import Point, RegisterTile, Variant, needed_coordinates
 from glowtrain.backends.llvm.formats import MEMORY
 from glowtrain.backends.llvm.lanes import Lanes
@@ -50,21 +50,31 @@ class TileKernel:
         self.tile = RegisterTile(plan, variant)
         self.buffer: LlvmValue | None = None
 
-    def _fetch(self) -> None:
-        """Ask for the lines of results, and for what the epilogue reads and writes beside them, where these are far
-        away: they come while the sums are taken. Stores that wait for their lines hold up whatever follows them. Only
-        the first line of each row is asked for: the processor follows, and with all lines asked for at once a product
-        whose sums have 64 steps took 1 % longer, one with 256 steps 2 % (on an Emerald Rapids).
+    def _fetch(self, points: list[list[FarLine]]) -> None:
+        """Ask for the first line of each row of what is far away, before the sums are taken: the processor follows.
+        With all lines asked for at once a product whose sums have 64 steps took 1 % longer, one with 256 steps 2 % (on
+        an Emerald Rapids).
         """
+        for line in chain(*points):
+            self.f.prefetch(self.f.address(line.begin, line.behind, 1), write=line.written)
+
+    def _far_lines(self) -> list[list[FarLine]]:
+        """For each point of the tile, where its results begin and what the epilogue reads and writes beside them, of
+        what is far away: it is to come while the sums are taken. Stores that wait for their lines hold up whatever
+        follows them."""
         if self.plan.dots or self.lanes.width == 1 or self.variant.c.lane != 1 or self._steps < rates.LEAST_AHEAD:
-            return
-        problem, c, far = self.plan.problem, self.of["c"], int(rates.FAR * self.plan.machine.l2)
+            return []
+        problem, far = self.plan.problem, int(rates.FAR * self.plan.machine.l2)
         results = prod(problem.loops[i].extent for i in problem.outputs) * problem.bytes_of("c")
+        found = []
         for point in self.tile.points:
+            lines = []
             if results >= far and not self.whole:
-                self.f.prefetch(c.shift(pointer("%c"), point.c), write=False)
+                lines.append(FarLine(pointer("%c"), point.c * problem.bytes_of("c"), written=False))
             if self.epilogue is not None:
-                self.epilogue.fetch(self.f, partial(self._from_first, point.index), self._lane, far)
+                lines += self.epilogue.far_lines(self.f, partial(self._from_first, point.index), self._lane, far)
+            found.append(lines)
+        return found
 
     def _strided_results(self) -> LlvmValue | None:
         """A buffer on the stack for results whose lanes are apart in C."""

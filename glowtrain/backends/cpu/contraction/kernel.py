@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
+from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.body import ContractionBody
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import Clipping, affine, extreme
-from glowtrain.backends.cpu.contraction.copies.asked import AskedRows
-from glowtrain.backends.cpu.contraction.describe import Epilogue
+from glowtrain.backends.cpu.contraction.copies.asked import Asking, Stream, streams
+from glowtrain.backends.cpu.contraction.describe import Epilogue, FarLine
 from glowtrain.backends.cpu.contraction.finish import TileKernel
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, TileStep, Variant
 from glowtrain.backends.llvm.values import I1, LlvmValue, Number, pointer
@@ -27,8 +28,8 @@ class Micro(TileKernel):
 
     def text(self) -> str:
         """The whole function."""
-        self._fetch()
         self.buffer = self._strided_results()
+        self.asking = self._asking(self._far_lines())
         points, begin = list(range(len(self.tile.points))), Cursor(pointer("%a"), pointer("%b"), {})
         if self.plan.problem.blocks is not None:
             sums = self._blocks(self.plan.problem.blocks, points, begin)
@@ -36,6 +37,28 @@ class Micro(TileKernel):
             sums = [self._reduce(0, points, begin, self._start(), number) for number in range(self.plan.passes)]
         self._finish_all(self._combined(sums))
         return self.f.finish()
+
+    def _asking(self, far: list[list[FarLine]]) -> Asking:
+        """What the tile asks for between its steps: columns that are packed next, with the results that the next tile
+        goes on from; or what is ``far`` away that it finishes its sums with, if it has steps enough for that."""
+        c, size = self.variant.c, self.of["c"].type.one.size
+        lines = -(-self.tile.vectors * self.lanes.width * size // rates.LINE)
+        if self.variant.asked is None and self._has_steps(2 * len(far)) and (found := streams(far, lines)):
+            return Asking(len(far), found)
+        self._fetch(far)
+        if self.variant.asked is None:
+            return Asking(0, [])
+        found = [self.variant.asked.stream(pointer("%asked"), self.of["b"].type.one.size)]
+        if self.variant.start != "zero" and self.buffer is None:
+            row = c.strides[self.plan.tile[0][0]] * size
+            following = self.f.shift(pointer("%c"), self.variant.sizes[0] * row, "i8")
+            found.append(Stream(following, row, lines, written=True))
+        return Asking(self.variant.asked.rows, found)
+
+    def _has_steps(self, trips: int) -> bool:
+        """Whether the outermost loop of the sum has so many trips at least, and all points take part in them."""
+        plain = not self.plan.kinds and self.plan.passes == 1 and self.plan.problem.blocks is None
+        return plain and bool(self.body.rolled) and self.tile.trips(self.body.rolled[0]) // self._unroll(0) >= trips
 
     def _start(self) -> list[LlvmValue]:
         """What the sums begin with: 0, what precedes the words of B, or what C holds of them."""
@@ -163,9 +186,9 @@ class Micro(TileKernel):
         every, low = (block * self.plan.passes, low + number * block) if parted else (block, low)
         trips = (high - low + number * block * parted) // every
         begin = self._shifted(loop, low, cursor)
-        if self.variant.asked is not None and trips >= 2 * self.variant.asked.rows:
-            done = trips // self.variant.asked.rows * self.variant.asked.rows
-            begin, sums = self._asking(self.variant.asked, done, unroll, active, begin, sums)
+        if self.asking.streams and depth == 0 and trips >= 2 * self.asking.rows:
+            done = trips // self.asking.rows * self.asking.rows
+            begin, sums = self._trips_between(self.asking, done, active, begin, sums)
             low, trips = low + done * every, trips - done
         end = low + trips * every
         if trips > 1:
@@ -181,30 +204,23 @@ class Micro(TileKernel):
             sums = self.body.products(active, place, sums, [TileStep(0, 0, {}, tail, rest % self.tile.copies)])
         return sums
 
-    def _asking(
-        self, asked: AskedRows, trips: int, unroll: int, active: list[int], begin: Cursor, sums: list[LlvmValue]
+    def _trips_between(
+        self, asking: Asking, trips: int, active: list[int], begin: Cursor, sums: list[LlvmValue]
     ) -> tuple[Cursor, list[LlvmValue]]:
-        """As many trips after each row that the tile asks for, and each row of C that the next tile goes on from: where
-        they have ended, and the sums."""
-        (loop,), c = self.plan.reductions, self.of["c"]
-        steps = trips // asked.rows * unroll * self._advance(loop)
-        far = self.variant.c.strides[self.plan.tile[0][0]]
-        begun = [begin.a, begin.b, pointer("%asked"), c.shift(pointer("%c"), self.variant.sizes[0] * far)]
-        with self.f.loop(asked.rows, [*begun, *sums], hint="asked") as rows:
-            a, b, row, results, *held = rows.carried
-            asked.ask(self.f, self.of["b"], row)
-            if self.variant.start != "zero" and self.buffer is None:
-                self._ask_for_results(results)
+        """As many trips of the outermost loop after each row that the tile asks for: where they have ended, and the
+        sums."""
+        loop, unroll, places = self.body.rolled[0], self._unroll(0), 2 + len(asking.streams)
+        steps = trips // asking.rows * unroll * self._advance(loop)
+        begun = [begin.a, begin.b, *(stream.first for stream in asking.streams)]
+        with self.f.loop(asking.rows, [*begun, *sums], hint="asked") as counted:
+            a, b, *rows = counted.carried[:places]
+            following = [stream.ask(self.f, row) for stream, row in zip(asking.streams, rows, strict=True)]
             here = Cursor(a, b, begin.index)
-            held = self._trips(0, 0, steps, unroll, active, here, held, 0)
+            held = self._trips(0, 0, steps, unroll, active, here, counted.carried[places:], 0)
             after = self._shifted(loop, steps, here)
-            rows.next = [after.a, after.b, self.of["b"].shift(row, asked.stride), c.shift(results, far), *held]
-        a, b, _, _, *sums = rows.results
-        return Cursor(a, b, begin.index), sums
-
-    def _ask_for_results(self, row: LlvmValue) -> None:
-        for vector in range(self.tile.vectors):
-            self.f.prefetch(self.of["c"].shift(row, vector * self.variant.c.step), write=True)
+            counted.next = [after.a, after.b, *following, *held]
+        a, b = counted.results[:2]
+        return Cursor(a, b, begin.index), counted.results[places:]
 
     def _at(self, cursor: Cursor, loop: int, index: Number) -> Cursor:
         return replace(cursor, index={**cursor.index, loop: index})

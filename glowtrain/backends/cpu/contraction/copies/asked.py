@@ -9,11 +9,12 @@ Asked for at once, lines would take the places of those that the tile itself wai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView
+from glowtrain.backends.cpu.contraction.describe import FarLine
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, Number
@@ -62,10 +63,47 @@ class AskedRows:
     stride: int
     lines: int
 
-    def ask(self, f: LlvmFunction, stored: Lanes, row: LlvmValue) -> None:
-        """Ask for a row of elements that are ``stored`` so; the second level is near enough."""
+    def stream(self, first: LlvmValue, size: int) -> Stream:
+        """These rows of elements of so many bytes, from the first one on; the second level is near enough."""
+        return Stream(first, self.stride * size, self.lines, written=False, level=2)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows that a tile asks for between its steps, one after another: where the first one is, how many bytes further
+    the next, of how many cache ``lines`` each; whether they are ``written``, and the cache that they are to be in."""
+
+    first: LlvmValue
+    apart: int
+    lines: int
+    written: bool
+    level: int = 1
+
+    def ask(self, f: LlvmFunction, row: LlvmValue) -> LlvmValue:
+        """Ask for a row; the one after it."""
         for line in range(self.lines):
-            f.prefetch(stored.shift(row, line * rates.LINE // stored.type.size), write=False, level=2)
+            f.prefetch(f.shift(row, line * rates.LINE, "i8"), write=self.written, level=self.level)
+        return f.shift(row, self.apart, "i8")
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What a tile asks for between its steps: each of so many ``rows`` of each stream after as many steps."""
+
+    rows: int
+    streams: list[Stream]
+
+
+def streams(points: Sequence[Sequence[FarLine]], lines: int) -> list[Stream]:
+    """The lines of all points of a tile as rows of so many lines each, if all are as far apart; else none."""
+    found = [_stream(along, lines) for along in zip(*points, strict=True)] if len(points) > 1 else []
+    return [stream for stream in found if stream] if all(found) else []
+
+
+def _stream(along: Sequence[FarLine], lines: int) -> Stream | None:
+    first, apart = along[0], along[1].behind - along[0].behind
+    even = all(line == (first.begin, first.behind + at * apart, first.written) for at, line in enumerate(along))
+    return Stream(first.begin, apart, lines, first.written) if even and not first.behind else None
 
 
 @dataclass(frozen=True)
