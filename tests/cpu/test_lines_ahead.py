@@ -24,9 +24,15 @@ OPERATIONS = {"add": add, "mul": mul, "udiv": floordiv, "urem": mod}
 SIZES = {"i8": 1, "i32": 4, "float": 4, "i64": 8}
 
 
-@gt.model(x=gt.f32[8, 24, 32], w=gt.f32[32, 80], other=gt.f32[8, 24, 80])
+@gt.model(x=gt.f32[8, 24, 32], w=gt.f32[32, 80], other=gt.f32[24, 80])
 def batches(x: Value, w: Value, other: Value) -> Value:
-    """Rows of all batches are one loop: which of them a vector is in is known when the code runs."""
+    """Rows of all batches are one loop: which of a batch a vector is in is known when the code runs."""
+    return gt.nn.relu(x @ w + other)
+
+
+@gt.model(x=gt.f32[4, 24, 80], w=gt.f32[80, 80], other=gt.f32[4, 24, 80])
+def whole_batches(x: Value, w: Value, other: Value) -> Value:
+    """What stands beside the product goes on from batch to batch, too."""
     return gt.nn.relu(x @ w + other)
 
 
@@ -40,7 +46,7 @@ def few_steps(x: Value, w: Value, other: Value) -> Value:
     return gt.nn.relu(x @ w + other)
 
 
-@pytest.mark.parametrize("model", [rows, batches, few_steps])
+@pytest.mark.parametrize("model", [rows, batches, whole_batches, few_steps])
 def test_lines_that_are_asked_for_are_read_or_written_later_and_begin_each_row(model: gt.Model) -> None:
     tiles = list(tiles_of(model))
     assert tiles
@@ -51,13 +57,20 @@ def test_lines_that_are_asked_for_are_read_or_written_later_and_begin_each_row(m
         assert all(any(0 <= one - begin < ROW for begin in asked) for one in touched)
 
 
-def test_sums_of_many_steps_ask_for_every_line_between_them() -> None:
+@pytest.mark.parametrize("model", [rows, whole_batches])
+def test_sums_of_many_steps_ask_for_every_line_between_them(model: gt.Model) -> None:
     """And those of fewer for the first one of each row, before they begin."""
-    for tile in tiles_of(rows):
+    for tile in tiles_of(model):
         asked, touched = addresses(tile)
         assert "asked" in tile
         assert asked == touched
     assert not any("asked" in tile for tile in tiles_of(few_steps))
+
+
+def test_rows_of_batches_that_lie_one_behind_the_other_are_one_loop() -> None:
+    """Of the product, and of what is done to its sums."""
+    assert all("urem" in tile for tile in tiles_of(batches))
+    assert not any("urem" in tile for tile in tiles_of(whole_batches))
 
 
 def tiles_of(model: gt.Model) -> Iterator[str]:
@@ -86,6 +99,8 @@ def addresses(tile: str) -> tuple[set[int], set[int]]:
         elif found := re.match(r"  (%\w+) = phi ptr \[ (%\w+), %\w+ \], \[ (%\w+), %\w+ \]$", line):
             if found[2] in known:
                 known[found[1]] = known[found[2]] + in_trips(tile, found[3])
+        elif found := re.match(r"  (%\w+) = phi i64 \[ 0, %\w+ \], \[ (%\w+), %\w+ \]$", line):
+            known |= in_loop(tile, found[1], found[2])
         elif found := re.match(r"  (%\w+) = call ptr @llvm\.launder\S+\(ptr (%\w+)\)$", line):
             known |= {found[1]: known[found[2]]} if found[2] in known else {}
         elif found := re.search(r"prefetch\.p0\(ptr (%\w+)", line):
@@ -93,6 +108,15 @@ def addresses(tile: str) -> tuple[set[int], set[int]]:
         elif found := re.search(r"(?:load <16 x float>|store <16 x float> %\w+), ptr (%\w+)", line):
             touched |= set(known[found[1]].ravel().tolist()) if found[1] in known else set()
     return asked, touched
+
+
+def in_loop(tile: str, index: str, following: str) -> dict[str, np.ndarray]:
+    """The values of the index of a loop over the rows of a tile, or over the vectors of a row."""
+    kind = re.search(rf"^(row|vector)\d+:\n  {index} = ", tile, re.MULTILINE)
+    trips = re.search(rf"icmp slt i64 {following}, (\d+)", tile)
+    assert trips
+    values = np.arange(int(trips[1]))
+    return {index: values[:, None] if kind[1] == "row" else values} if kind else {}
 
 
 def in_trips(tile: str, following: str) -> np.ndarray:

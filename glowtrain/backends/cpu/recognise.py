@@ -16,9 +16,10 @@ import numpy as np
 from glowtrain.backends.cpu.contraction import Axis, Contraction, EpilogueClip, Operand, OperandAccess, dot, generate
 from glowtrain.backends.cpu.contraction import ContractionKernel as Generated
 from glowtrain.backends.cpu.contraction.describe import Coordinates, FarLine
+from glowtrain.backends.cpu.loop_nest.collapse import collapse
 from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.loop_nest.writer import Nests
-from glowtrain.backends.cpu.order.analysis import reductions
+from glowtrain.backends.cpu.order.analysis import Free, reductions
 from glowtrain.backends.llvm.formats import MEMORY, REGISTER, SIZE, as_stored
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
@@ -104,10 +105,13 @@ class ContractionProduct:
 
 
 def recognise(kernel: Kernel) -> ContractionProduct | None:
-    """The kernel as a contraction, if it is one that the generator takes."""
+    """The kernel as a contraction, if it is one that the generator takes. Loops through which all that it reads and
+    writes goes on without a gap are one: else each vector of the epilogue would divide an index to know its place, and
+    tiles could not ask for its rows one after another."""
     loop = box(kernel)
     if loop is None or not all(isinstance(statement, (Let, Store)) for statement in loop.body):
         return None
+    loop = collapse(loop, Free())
     totals = list(reductions(loop.body))
     found = contraction_operands(totals[0]) or blocked_operands(totals[0]) if len(totals) == 1 else None
     if found is None:

@@ -48,8 +48,8 @@ def _mergeable(loop: For, free: Free) -> tuple[Index, Index] | None:
 def _merged(loop: For, outer: Index, inner: Index) -> For:
     both = Index(outer.extent * inner.extent, outer.name)
     parts: dict[Expr, Expr] = {outer: both // inner.extent, inner: both % inner.extent}
-    rest = [index for index in loop.indices if index not in (outer, inner)]
-    return For((*rest, both), rewrite_body(loop.body, parts.get))
+    indices = tuple(both if index is outer else index for index in loop.indices if index is not inner)
+    return For(indices, rewrite_body(loop.body, parts.get))
 
 
 def _used_as_value(index: Index, body: Sequence[Statement]) -> bool:
