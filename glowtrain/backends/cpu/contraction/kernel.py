@@ -10,7 +10,7 @@ from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.body import ContractionBody
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import Clipping, affine, extreme
-from glowtrain.backends.cpu.contraction.copies.asked import Asking, Stream, streams
+from glowtrain.backends.cpu.contraction.copies.asked import Asking, RowStream, streams
 from glowtrain.backends.cpu.contraction.describe import Epilogue, FarLine
 from glowtrain.backends.cpu.contraction.finish import TileKernel
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, TileStep, Variant
@@ -52,7 +52,7 @@ class Micro(TileKernel):
         if self.variant.start != "zero" and self.buffer is None:
             row = c.strides[self.plan.tile[0][0]] * size
             following = self.f.shift(pointer("%c"), self.variant.sizes[0] * row, "i8")
-            found.append(Stream(following, row, lines, written=True))
+            found.append(RowStream(following, row, lines, written=True))
         return Asking(self.variant.asked.rows, found)
 
     def _has_steps(self, trips: int) -> bool:

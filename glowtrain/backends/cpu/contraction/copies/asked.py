@@ -63,13 +63,13 @@ class AskedRows:
     stride: int
     lines: int
 
-    def stream(self, first: LlvmValue, size: int) -> Stream:
+    def stream(self, first: LlvmValue, size: int) -> RowStream:
         """These rows of elements of so many bytes, from the first one on; the second level is near enough."""
-        return Stream(first, self.stride * size, self.lines, written=False, level=2)
+        return RowStream(first, self.stride * size, self.lines, written=False, level=2)
 
 
 @dataclass(frozen=True)
-class Stream:
+class RowStream:
     """Rows that a tile asks for between its steps, one after another: where the first one is, how many bytes further
     the next, of how many cache ``lines`` each; whether they are ``written``, and the cache that they are to be in."""
 
@@ -91,19 +91,19 @@ class Asking:
     """What a tile asks for between its steps: each of so many ``rows`` of each stream after as many steps."""
 
     rows: int
-    streams: list[Stream]
+    streams: list[RowStream]
 
 
-def streams(points: Sequence[Sequence[FarLine]], lines: int) -> list[Stream]:
+def streams(points: Sequence[Sequence[FarLine]], lines: int) -> list[RowStream]:
     """The lines of all points of a tile as rows of so many lines each, if all are as far apart; else none."""
     found = [_stream(along, lines) for along in zip(*points, strict=True)] if len(points) > 1 else []
     return [stream for stream in found if stream] if all(found) else []
 
 
-def _stream(along: Sequence[FarLine], lines: int) -> Stream | None:
+def _stream(along: Sequence[FarLine], lines: int) -> RowStream | None:
     first, apart = along[0], along[1].behind - along[0].behind
     even = all(line == (first.begin, first.behind + at * apart, first.written) for at, line in enumerate(along))
-    return Stream(first.begin, apart, lines, first.written) if even and not first.behind else None
+    return RowStream(first.begin, apart, lines, first.written) if even and not first.behind else None
 
 
 @dataclass(frozen=True)
