@@ -12,6 +12,10 @@ from torch import nn
 from glowtrain.torch.backend import glowtrain
 
 
+def ramp(*shape: int) -> torch.Tensor:
+    return torch.linspace(-1, 1, torch.Size(shape).numel()).view(shape)
+
+
 def compiled(module: nn.Module | Callable[..., Any], **options: Any) -> Any:
     """What torch.compile makes of it, by the backend itself: nothing needs to be installed for it."""
     return torch.compile(module, backend=glowtrain, **options)

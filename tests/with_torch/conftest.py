@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+
+from glowtrain.torch.backend import CapturedFunction, FallbackWarning
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +20,27 @@ def one_thread_and_seed() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def nothing_falls_back(request: pytest.FixtureRequest) -> Any:
+    """PyTorch must not have computed what we are tested on."""
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        if not request.node.get_closest_marker("filterwarnings"):
+            warnings.simplefilter("error", FallbackWarning)
+        yield
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[CapturedFunction]:
+    """All captured functions that a test makes."""
+    made: list[CapturedFunction] = []
+    before = CapturedFunction.__init__
+
+    def noting(self: CapturedFunction, *given: Any) -> None:
+        before(self, *given)
+        made.append(self)
+
+    monkeypatch.setattr(CapturedFunction, "__init__", noting)
+    return made

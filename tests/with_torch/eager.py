@@ -1,4 +1,4 @@
-"""Training as PyTorch does it, for comparisons."""
+"""Training as PyTorch does it, for comparisons: a network, its batches, steps, and what is left of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,19 @@ from torch import nn
 
 Batch = Sequence[torch.Tensor]
 Loss = Callable[..., torch.Tensor]
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.LayerNorm(16), nn.Linear(16, 3))
+
+
+def data(count: int, size: int = 16, seed: int = 0) -> list[Batch]:
+    numbers = torch.Generator().manual_seed(seed)
+    shapes = (size, 6), (size,)
+    return [
+        (torch.randn(*shapes[0], generator=numbers), torch.randint(0, 3, shapes[1], generator=numbers))
+        for _ in range(count)
+    ]
 
 
 def eager_step(
@@ -44,3 +57,14 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(
         (float((a.double() - other[name].double()).abs().max()) for name, a in one.items() if a.numel()), default=0.0
     )
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """All that an optimizer keeps, by the number of the parameter and its own name."""
+    kept = optimizer.state_dict()["state"]
+    return {
+        f"{number}.{name}": torch.as_tensor(value)
+        for number, entry in kept.items()
+        for name, value in entry.items()
+        if value is not None
+    }

@@ -8,7 +8,7 @@ import multiprocessing
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import BuiltinFunctionType
 from typing import Any
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from eager import Batch, differences, eager_step, twins
+from eager import Batch, data, differences, eager_step, twins
+from steps import compiled, refusal
 from torch import nn
 from torch.masked import masked_tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
-import glowtrain as gt
 import glowtrain.torch as gtt
 from glowtrain.torch.watching import stock
 from glowtrain.torch.watching.tensor_layout import made_where_there_was, read, tensor_layout
@@ -30,16 +30,6 @@ from glowtrain.torch.watching.turn import Turn
 
 def net() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
-
-
-def data(count: int, size: int = 16, seed: int = 0) -> list[Batch]:
-    numbers = torch.Generator().manual_seed(seed)
-    draw = lambda: (torch.randn(size, 6, generator=numbers), torch.randint(0, 3, (size,), generator=numbers))  # noqa: E731
-    return [draw() for _ in range(count)]
-
-
-def compiled(module: nn.Module, loss: Any = cross_entropy, **options: Any) -> gtt.CompiledStep:
-    return gtt.compile_step(module, loss, torch.optim.SGD(module.parameters(), 0.1), **options)
 
 
 def is_native(step: gtt.CompiledStep) -> bool:
@@ -80,12 +70,6 @@ def without_memory() -> torch.Tensor:
     tensor = torch.zeros(16, 6)
     tensor.untyped_storage().resize_(0)
     return tensor
-
-
-def refusal(make: Callable[[], Any]) -> str:
-    with pytest.raises(gt.GlowtrainError) as caught:
-        make()
-    return str(caught.value)
 
 
 def test_a_loop_with_a_scheduler_needs_no_python() -> None:

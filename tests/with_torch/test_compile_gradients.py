@@ -1,0 +1,172 @@
+"""Gradients through torch.compile: odd cotangents, backward twice, gradients of gradients, hooks, modes without any."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from compiled import close, compiled, pair, ramp, same_gradients
+from eager import net
+from torch import nn
+from torch.nn import functional as F
+
+pytestmark = pytest.mark.usefixtures("nothing_falls_back")
+
+# --- cotangents that are expanded, not contiguous, or missing --------------------------------------------------------
+
+
+def test_expanded_cotangent() -> None:
+    eager, ours, other = pair(net())
+    for module in (eager, ours):
+        module(ramp(4, 6)).sum().backward()
+    same_gradients(other, eager)
+
+
+def test_cotangent_in_another_order() -> None:
+    eager, ours, other = pair(net())
+    for module in (eager, ours):
+        module(ramp(4, 6)).backward(ramp(3, 4).t())
+    same_gradients(other, eager)
+
+
+class TwoResults(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        h = self.layer(x)
+        return h.tanh(), h.exp(), h.argmax(-1)
+
+
+def test_results_without_a_cotangent() -> None:
+    eager, ours, other = pair(TwoResults())
+    for module in (eager, ours):
+        first, second, which = module(ramp(4, 6))
+        assert first.requires_grad
+        assert second.requires_grad
+        assert not which.requires_grad
+        first.square().sum().backward()
+    same_gradients(other, eager)
+
+
+# --- backward twice, and gradients of gradients ----------------------------------------------------------------------
+
+
+def test_retain_graph() -> None:
+    eager, ours, other = pair(net())
+    for module in (eager, ours):
+        loss = module(ramp(4, 6)).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+    same_gradients(other, eager)
+
+
+def test_backward_twice_is_refused_without_retain_graph() -> None:
+    loss = compiled(net())(ramp(4, 6)).square().sum()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_gradient_penalty() -> None:
+    eager, ours, other = pair(nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)))
+    for module in (eager, ours):
+        x = ramp(4, 6).requires_grad_()
+        (slope,) = torch.autograd.grad(module(x).sum(), x, create_graph=True)
+        (slope.norm(dim=-1) - 1).square().mean().backward()
+    same_gradients(other, eager)
+
+
+def test_third_derivative() -> None:
+    found = []
+    for function in (compiled(lambda x: (x.sin() * x).sum()), lambda x: (x.sin() * x).sum()):
+        x = ramp(5).requires_grad_()
+        value = function(x)
+        for _ in range(3):
+            (slope,) = torch.autograd.grad(value, x, create_graph=True)
+            value = slope.sum()
+        found.append(slope)
+    close(*found)
+
+
+# --- without gradients, and other modes ------------------------------------------------------------------------------
+
+
+def test_modes() -> None:
+    eager, ours, other = pair(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU()))
+    for mode in (True, False, True):
+        eager.train(mode), other.train(mode)
+        with torch.no_grad():
+            quiet = ours(ramp(8, 6))
+            close(quiet, eager(ramp(8, 6)))
+            assert not quiet.requires_grad
+        for module in (eager, ours):
+            module(ramp(8, 6)).sum().backward()
+    same_gradients(other, eager)
+
+
+def test_inference_mode() -> None:
+    eager, ours, other = pair(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)))
+    with torch.inference_mode():
+        close(ours(ramp(4, 6)), eager(ramp(4, 6)))
+    same_gradients(other, eager)
+
+
+class PartlyWithout(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            weights = F.softmax(self.layer(x), -1)
+        return (weights * self.layer(x)).sum() + self.layer(x).detach().sum()
+
+
+def test_no_grad_within() -> None:
+    eager, ours, other = pair(PartlyWithout())
+    for module in (eager, ours):
+        module(ramp(4, 6)).backward()
+    same_gradients(other, eager)
+
+
+def test_frozen_parameters() -> None:
+    eager, ours, other = pair(net())
+    for module, plain in ((eager, eager), (ours, other)):
+        plain[0].requires_grad_(requires_grad=False)
+        module(ramp(4, 6)).square().sum().backward()
+    same_gradients(other, eager)
+
+
+# --- gradients that are there already, and hooks ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_add_up(set_to_none: bool) -> None:
+    eager, ours, other = pair(net())
+    for number in range(3):
+        for module, plain in ((eager, eager), (ours, other)):
+            if number == 1:
+                plain.zero_grad(set_to_none=set_to_none)
+            module(ramp(4, 6) * number).square().sum().backward()
+    same_gradients(other, eager)
+
+
+def test_hooks_on_parameters_and_results() -> None:
+    eager, ours, other = pair(net())
+    for module, plain in ((eager, eager), (ours, other)):
+        plain[0].weight.register_hook(lambda gradient: 2 * gradient)
+        y = module(ramp(4, 6))
+        y.register_hook(lambda gradient: gradient + 1)
+        y.sum().backward()
+    same_gradients(other, eager)
+
+
+def test_backward_hooks_of_modules() -> None:
+    eager, ours, other = pair(net())
+    called: list[int] = []
+    for module, plain in ((eager, eager), (ours, other)):
+        plain[1].register_full_backward_hook(lambda *_: called.append(1))
+        module(ramp(4, 6)).sum().backward()
+    assert len(called) == 2
+    same_gradients(other, eager)

@@ -1,0 +1,124 @@
+"""Memory and torch.compile: residuals belong to their call, results are their own memory or views as eager ones are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from compiled import close, compiled, pair, ramp, same_gradients
+from eager import net
+from torch import nn
+
+pytestmark = pytest.mark.usefixtures("nothing_falls_back")
+
+
+def test_two_forwards_before_two_backwards() -> None:
+    eager, ours, other = pair(net())
+    for module in (eager, ours):
+        one, two = module(ramp(4, 6)), module(2 * ramp(4, 6))
+        two.square().sum().backward()
+        one.square().sum().backward()
+    same_gradients(other, eager)
+
+
+def test_a_module_of_its_own_output() -> None:
+    eager, ours, other = pair(nn.Sequential(nn.Linear(6, 6), nn.Sigmoid()))
+    for module in (eager, ours):
+        module(module(module(ramp(4, 6)))).sum().backward()
+    same_gradients(other, eager)
+
+
+def test_results_stay_when_called_again() -> None:
+    _, ours, _ = pair(net())
+    first = ours(ramp(4, 6))
+    before = first.detach().clone()
+    again = ours(ramp(4, 6) + 1)
+    assert torch.equal(first, before)
+    assert first.data_ptr() != again.data_ptr()
+
+
+def test_gradients_stay_when_called_again() -> None:
+    _, ours, other = pair(net())
+    ours(ramp(4, 6)).sum().backward()
+    kept = {name: parameter.grad for name, parameter in other.named_parameters()}
+    before = {name: grad.clone() for name, grad in kept.items() if grad is not None}
+    other.zero_grad()
+    ours(ramp(4, 6) + 1).square().sum().backward()
+    assert all(torch.equal(kept[name], before[name]) for name in before)
+
+
+# --- results that are views ------------------------------------------------------------------------------------------
+
+
+class Views(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = x.exp()
+        return x.t(), x[1:], h, h.t(), h.view(-1), h.detach(), x.detach().unbind(0)[0]
+
+
+def test_views_of_arguments_and_of_each_other() -> None:
+    x = ramp(4, 6).requires_grad_()
+    ours, theirs = compiled(Views())(x), Views()(x)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert torch.equal(mine, other)
+        assert mine.stride() == other.stride()
+        assert mine.requires_grad == other.requires_grad
+    for one, two in ((0, 1), (2, 3), (2, 4), (2, 5)):
+        assert ours[one].untyped_storage().data_ptr() == ours[two].untyped_storage().data_ptr()
+    assert ours[0].data_ptr() == x.data_ptr()
+
+
+def test_gradients_through_views() -> None:
+    gradients = []
+    for function in (compiled(Views()), Views()):
+        x = ramp(4, 6).requires_grad_()
+        results = function(x)
+        sum((result * ramp(*result.shape)).sum() for result in results).backward()
+        gradients.append(x.grad)
+    close(*gradients)
+
+
+class TwiceTheSame(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2
+        return y, y
+
+
+def test_the_same_result_twice() -> None:
+    first, second = compiled(TwiceTheSame())(ramp(3))
+    assert first.data_ptr() == second.data_ptr()
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+def test_an_update_between_forward_and_backward_is_noticed() -> None:
+    _, ours, other = pair(net())
+    loss = ours(ramp(4, 6)).square().sum()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_an_update_of_what_no_gradient_reads_is_none_of_our_business() -> None:
+    eager, ours, other = pair(nn.Linear(6, 3))
+    for module, plain in ((eager, eager), (ours, other)):
+        loss = module(ramp(4, 6)).square().sum()
+        with torch.no_grad():
+            plain.bias.add_(1)
+        loss.backward()
+    same_gradients(other, eager)
+
+
+def test_running_statistics_are_the_modules_own() -> None:
+    eager, ours, other = pair(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)))
+    norm = other[1]
+    address, version = norm.running_mean.data_ptr(), norm.running_mean._version
+    for number in range(3):
+        for module in (eager, ours):
+            (module(ramp(8, 6) + number) * ramp(8, 4)).square().sum().backward()
+    same_gradients(other, eager)
+    assert int(norm.num_batches_tracked) == 3
+    assert norm.running_mean.data_ptr() == address
+    assert norm.running_mean._version > version

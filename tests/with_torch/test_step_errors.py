@@ -1,0 +1,165 @@
+"""What compile_step refuses, and the words that say why: optimizers, losses, modules, batches and settings."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from eager import data, differences, eager_step, net, twins
+from steps import compiled, refusal
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+import glowtrain.torch as gtt
+
+
+def test_optimizers_that_cannot_be_compiled() -> None:
+    class Own(torch.optim.SGD):
+        pass
+
+    module = net()
+    parameters = list(module.parameters())
+    for optimizer, words in (
+        (torch.optim.LBFGS(parameters), "LBFGS is not an optimizer that can be compiled"),
+        (Own(parameters, 0.1), "Own is not an optimizer"),
+        (torch.optim.Adam(parameters, amsgrad=True), "Adam.amsgrad=True. is not supported"),
+        ("adam", "str is not an optimizer"),
+    ):
+        assert words.replace(".", "") in refusal(
+            lambda: gtt.compile_step(module, cross_entropy, optimizer)  # noqa: B023
+        ).replace("(", "").replace(")", "").replace(".", "")
+
+
+def test_an_optimizer_of_other_parameters() -> None:
+    optimizer = torch.optim.SGD(net().parameters(), 0.1)
+    assert "6 of the optimizer's parameters are not the module's" in refusal(
+        lambda: gtt.compile_step(net(), cross_entropy, optimizer)
+    )
+
+
+def test_losses_that_are_no_loss() -> None:
+    ((x, y),) = data(1)
+    assert "must be a function or a module, not str" in refusal(lambda: compiled(net(), "mse"))
+    assert "create one, CrossEntropyLoss()" in refusal(lambda: compiled(net(), nn.CrossEntropyLoss))
+    unreduced = compiled(net(), lambda scores, target: cross_entropy(scores, target, reduction="none"))
+    assert "must be a float scalar, not f32[16]: reduce it" in refusal(lambda: unreduced(x, y))
+    assert "must be a float scalar, not i64[]" in refusal(lambda: compiled(net(), lambda s, t: s.argmax(1).sum())(x, y))
+    assert "must return tensors" in refusal(lambda: compiled(net(), lambda scores, target: 1.0)(x, y))
+
+
+def test_state_between_calls() -> None:
+    """A buffer may be assigned; a tensor that is none cannot carry anything from step to step, which is said."""
+
+    class Stateful(nn.Module):
+        def __init__(self, *, registered: bool) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+            if registered:
+                self.register_buffer("last", torch.zeros(3))
+            else:
+                self.last = torch.zeros(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.linear(x) + self.last
+            self.last = 0.5 * y.detach().mean(0)
+            return y
+
+    module, optimizer, other, theirs = twins(Stateful(registered=True), lambda ps: torch.optim.SGD(ps, 0.1))
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    address = module.last.data_ptr()
+    for batch in data(4):
+        expected = eager_step(other, cross_entropy, theirs, batch)
+        assert float(step(*batch)) == pytest.approx(float(expected), abs=1e-5)
+    assert module.last.data_ptr() == address
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+    said = refusal(lambda: compiled(Stateful(registered=False))(*data(1)[0]))
+    assert "reads and assigns module.last" in said
+    assert "register_buffer" in said
+
+
+def test_a_step_is_not_copied() -> None:
+    step = compiled(net())
+    assert "make one for the copy of the module" in refusal(lambda: copy.deepcopy(step))
+    with torch.inference_mode():
+        assert "inference_mode" in refusal(lambda: step(*data(1)[0]))
+
+
+def test_nothing_to_train() -> None:
+    ((x, y),) = data(1)
+    frozen = net().requires_grad_(False)
+    assert "no trainable parameter" in refusal(lambda: compiled(frozen)(x, y))
+    assert "does not depend on any trainable parameter" in refusal(
+        lambda: compiled(net(), lambda scores, target: scores.detach().sum())(x, y)
+    )
+
+
+def test_batches_that_do_not_fit() -> None:
+    ((x, y),) = data(1)
+    step = compiled(net())
+    assert "requires a gradient" in refusal(lambda: step(x.clone().requires_grad_(), y))
+    assert "is on meta" in refusal(lambda: step(x.to("meta"), y))
+    assert "to_dense" in refusal(lambda: step(x.to_sparse(), y))
+    assert "torch.from_numpy" in refusal(lambda: step(x.numpy(), y))
+    assert "0 to 2" in refusal(lambda: step(x, y + 1))
+    assert "the module's arguments and then 1 target for the loss, not 1 argument in all" in refusal(lambda: step(x))
+    with torch.autocast("cpu"):
+        assert "does not run under autocast" in refusal(lambda: step(x, y))
+
+
+def test_a_wrong_shape_names_the_module_and_the_line() -> None:
+    said = refusal(lambda: compiled(net())(torch.randn(4, 5), torch.zeros(4, dtype=torch.long)))
+    assert "cannot be traced" in said
+
+
+def test_settings_that_mean_nothing() -> None:
+    assert "targets must be" in refusal(lambda: compiled(net(), targets=-1))
+    assert "clip_norm must be a positive number" in refusal(lambda: compiled(net(), clip_norm=0))
+    assert "Module is wanted" in refusal(lambda: gtt.compile_step(len, cross_entropy, None))  # type: ignore[arg-type]
+
+
+def test_hooks_that_would_not_be_called() -> None:
+    module = net()
+    module[0].weight.register_hook(lambda g: g * 2)
+    assert "'0.weight' has hooks on its gradient" in refusal(lambda: compiled(module))
+    module = net()
+    module[3].register_full_backward_hook(lambda *_: None)
+    assert "'3' has backward hooks" in refusal(lambda: compiled(module))
+    module = net()
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    optimizer.register_step_post_hook(lambda *_: None)
+    assert "hooks on step" in refusal(lambda: gtt.compile_step(module, cross_entropy, optimizer))
+
+
+def test_parameters_in_one_memory() -> None:
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            whole = torch.randn(4, 6)
+            self.a, self.b = nn.Parameter(whole[:3]), nn.Parameter(whole[2:])
+
+    assert "'a' and 'b' are different tensors in the same memory" in refusal(lambda: compiled(Views()))
+    strided = net()
+    strided[0].weight = nn.Parameter(torch.randn(6, 16).T)
+    assert "'0.weight' (16, 6) has strides" in refusal(lambda: compiled(strided))
+
+
+def test_parameters_without_memory() -> None:
+    module = nn.Linear(4, 4)
+    module.weight.untyped_storage().resize_(0)
+    assert "'weight' (4, 4) has no memory" in refusal(lambda: compiled(module, mse_loss))
+
+
+def test_what_cannot_be_traced() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) if x.sum() > 0 else self.linear(-x)
+
+    ((x, y),) = data(1)
+    said = refusal(lambda: compiled(Branches())(x, y))
+    assert "test_step_errors.py" in said
+    assert "if x.sum() > 0" in said
