@@ -30,9 +30,10 @@ from glowtrain.backends.llvm.target import MATRICES, Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build, compile_text
 from glowtrain.backends.llvm.values import LlvmValue, vector, zero
+from tests.cpu.contraction_kernels import addresses, inside, pieces
 from tests.cpu.emulated_matrices import emulated
 from tests.cpu.native_program import Pages
-from tests.cpu.test_contraction import addresses, contractions, inside, pieces
+from tests.cpu.random_contractions import contractions
 
 Array = NDArray[Any]
 TARGETS = ("host", "avx2", "sse4", "scalar", "neon", "avx512", "avx512vnni", "avxvnni", "neon-dot", "avx512amx")

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Contraction, Operand, generate
 from glowtrain.backends.llvm.target import Target
-from tests.cpu.test_contraction import SHAPES, WIDTHS, Buffers, Image, contractions, execute, matmul
+from tests.cpu.contraction_kernels import WIDTHS, Buffers, execute
+from tests.cpu.contractions import SHAPES, Image, matmul
+from tests.cpu.random_contractions import contractions
 
 FLOATS = [name for name, contraction in SHAPES.items() if contraction.dtype == "f32"]
 SMALL_CACHES = {name: replace(target, l1=4 << 10, l2=40 << 10) for name, target in WIDTHS.items()}

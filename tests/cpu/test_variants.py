@@ -17,7 +17,9 @@ from glowtrain.backends.cpu.contraction.rates import Machine
 from glowtrain.backends.cpu.contraction.tile import RegisterTile
 from glowtrain.backends.cpu.contraction.words import prepare
 from glowtrain.backends.llvm.target import Target
-from tests.cpu.test_contraction import WIDTHS, Buffers, contractions, execute, matmul
+from tests.cpu.contraction_kernels import WIDTHS, Buffers, execute
+from tests.cpu.contractions import matmul
+from tests.cpu.random_contractions import contractions
 
 choosing = importlib.import_module("glowtrain.backends.cpu.contraction.choose")
 

@@ -19,6 +19,10 @@ def cut(points: Points, size: int = 4) -> list[Batch]:
     return [(x[start : start + size], y[start : start + size]) for start in range(0, len(x), size)]
 
 
+def as_dicts(batches: list[Batch]) -> list[dict[str, np.ndarray]]:
+    return [{"labels": y, "x": x} for x, y in batches]
+
+
 def bits(trainer: gt.Trainer) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in trainer.variables().items()}
 
