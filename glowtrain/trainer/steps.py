@@ -22,7 +22,7 @@ from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, no_model
 from glowtrain.kept.known import KnownGraphs
 from glowtrain.losses import Loss, LossFunction, as_loss
-from glowtrain.memory.budget import Memory, budget_of, check_variables
+from glowtrain.memory.budget import Budget, Memory, budget_of, check_variables
 from glowtrain.memory.residuals import Residuals, ResidualType, checked_type
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
@@ -90,12 +90,7 @@ class Steps:
         micro_batches: MicroBatches = 1,
         residuals: ResidualType = None,
     ) -> None:
-        if not isinstance(model, (Graph, Template)):
-            raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
-        if not isinstance(optimizer, Optimizer):
-            raise InputError(
-                f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {kind_of(optimizer)}"
-            )
+        _check_kinds(model, optimizer)
         self.seed = seed
         self.budget = budget_of(memory)
         self.backend = backend if threads is None else backend_of(backend, threads)
@@ -119,12 +114,10 @@ class Steps:
         self._example_step = self.graphs.example_step
         self.residuals = None if checked_type(residuals) is None else Residuals(self.graphs.own_updates)
         """How results wait for the backward pass: as they are, or rounded."""
-        variables = self._example_step.initial_values
-        needed = sum(type_of(initial).nbytes for initial in variables.values())
-        check_variables(self._example_step.name, needed, self.budget.nbytes)
+        _check_room(self._example_step, self.budget)
         self.signature = BatchSignature(self.graphs, self._example_step)
         self.hyper = Hyper(optimizer, self._example_step)
-        self.state = State({**variables, **self.graphs.inference_example.initial_values})
+        self.state = State({**self._example_step.initial_values, **self.graphs.inference_example.initial_values})
         self.options = Options(facts=resolved.facts, memory=self.budget, residuals=self.residuals)
         """How a step is compiled."""
         self._step: Function = StepFunction(self.graphs, resolved, self.state, self.options)
@@ -425,6 +418,20 @@ class Steps:
         graph = self._step.specialised(arrays).graph
         diagnosis = first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
         return NonFiniteError(f"the loss is {loss}: {diagnosis}")
+
+
+def _check_kinds(model: object, optimizer: object) -> None:
+    """Raise :class:`InputError` for what is no model, or no optimizer."""
+    if not isinstance(model, (Graph, Template)):
+        raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
+    if not isinstance(optimizer, Optimizer):
+        raise InputError(f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {kind_of(optimizer)}")
+
+
+def _check_room(step: Graph, budget: Budget) -> None:
+    """Raise :class:`MemoryBudgetError` where the budget has no room for a step's variables alone."""
+    needed = sum(type_of(initial).nbytes for initial in step.initial_values.values())
+    check_variables(step.name, needed, budget.nbytes)
 
 
 _IN_USE = (

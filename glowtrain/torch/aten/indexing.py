@@ -17,7 +17,7 @@ from glowtrain.ops.indexing.top_k import TopK
 from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.ops.tensor.move import Concat, Expand, Transpose, reshape
-from glowtrain.torch.aten.elementwise import div_mode
+from glowtrain.torch.aten.elementwise.arithmetic import div_mode
 from glowtrain.torch.aten.shapes import slice_
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
 from glowtrain.types import Shape, boolean, i64

@@ -1,0 +1,136 @@
+"""Sums, products, quotients and their rests, powers, signs and shifts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glowtrain.graph import Value
+from glowtrain.ops.elementwise import arithmetic, logic
+from glowtrain.torch.aten.table import AtenCall, aten
+
+
+@aten("add.Tensor", "add.Scalar")
+def add(call: AtenCall, x: Any, y: Any, alpha: Any = 1) -> Any:
+    return call.cast(x) + _scaled(call, y, alpha)
+
+
+@aten("sub.Tensor", "sub.Scalar")
+def sub(call: AtenCall, x: Any, y: Any, alpha: Any = 1) -> Any:
+    return call.cast(x) - _scaled(call, y, alpha)
+
+
+@aten("rsub.Tensor", "rsub.Scalar")
+def rsub(call: AtenCall, x: Any, y: Any, alpha: Any = 1) -> Any:
+    return call.cast(y) - _scaled(call, x, alpha)
+
+
+def _scaled(call: AtenCall, y: Any, alpha: Any) -> Value:
+    return call.cast(y) if alpha == 1 else call.cast(y) * call.cast(alpha)
+
+
+@aten("div.Tensor", "div.Scalar")
+def div(call: AtenCall, x: Any, y: Any) -> Any:
+    return call.cast(x) / call.cast(y)
+
+
+@aten("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(call: AtenCall, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+    quotient = call.cast(x) / call.cast(y)
+    if rounding_mode == "floor":
+        return floor_divide(call, x, y)
+    return quotient if rounding_mode is None or not call.dtype.is_float else _trunc(quotient)
+
+
+@aten("floor_divide.default", "floor_divide.Scalar")
+def floor_divide(call: AtenCall, x: Any, y: Any) -> Any:
+    x, y = call.cast(x), call.cast(y)
+    if call.dtype.is_float:
+        return arithmetic.Floor()(x / y)
+    return (x - arithmetic.Mod()(x, y)) / y
+
+
+@aten("trunc.default", "fix.default")
+def trunc(call: AtenCall, x: Value) -> Any:
+    return _trunc(x)
+
+
+def _trunc(x: Value) -> Value:
+    result: Value = logic.Where()(x < 0, arithmetic.Ceil()(x), arithmetic.Floor()(x))
+    return result
+
+
+@aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(call: AtenCall, x: Any, y: Any) -> Any:
+    x, y = call.cast(x), call.cast(y)
+    return x - arithmetic.Floor()(x / y) * y if call.dtype.is_float else arithmetic.Mod()(x, y)
+
+
+@aten("fmod.Tensor", "fmod.Scalar")
+def fmod(call: AtenCall, x: Any, y: Any) -> Any:
+    return arithmetic.Mod(fmod=True)(call.cast(x), call.cast(y))
+
+
+@aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
+def power(call: AtenCall, x: Any, exponent: Any) -> Any:
+    """Small whole exponents are products, and halves square roots: exact, and cheaper."""
+    base = call.cast(x)
+    if isinstance(exponent, (int, float)):
+        if exponent in (1, 2, 3):
+            return base if exponent == 1 else base * base if exponent == 2 else base * base * base
+        if exponent in (0.5, -0.5) and call.dtype.is_float:
+            root = arithmetic.Sqrt()(base)
+            return root if exponent > 0 else arithmetic.Reciprocal()(root)
+    return arithmetic.Pow()(base, call.cast(exponent))
+
+
+@aten("square.default")
+def square(call: AtenCall, x: Value) -> Any:
+    return x * x
+
+
+@aten("rsqrt.default")
+def rsqrt(call: AtenCall, x: Value) -> Any:
+    return arithmetic.Reciprocal()(arithmetic.Sqrt()(call.cast(x)))
+
+
+@aten("hypot.default")
+def hypot(call: AtenCall, x: Value, y: Value) -> Any:
+    x, y = call.cast(x), call.cast(y)
+    return arithmetic.Sqrt()(x * x + y * y)
+
+
+@aten("copysign.Tensor", "copysign.Scalar")
+def copysign(call: AtenCall, x: Value, y: Any) -> Any:
+    """The sign of y, which zeros have too: that of their reciprocal."""
+    size, y = arithmetic.Abs()(call.cast(x)), call.cast(y)
+    zero = logic.Equal()(y, call.cast(0))
+    negative = logic.Where()(zero, 1.0 / y, y) < 0
+    return logic.Where()(negative, -size, size)
+
+
+@aten("lerp.Scalar", "lerp.Tensor")
+def lerp(call: AtenCall, start: Value, end: Value, weight: Any) -> Any:
+    return start + call.cast(weight) * (end - start)
+
+
+@aten("addcmul.default")
+def addcmul(call: AtenCall, x: Value, first: Value, second: Value, value: Any = 1) -> Any:
+    product = first * second
+    return x + (product if value == 1 else product * call.cast(value))
+
+
+@aten("addcdiv.default")
+def addcdiv(call: AtenCall, x: Value, first: Value, second: Value, value: Any = 1) -> Any:
+    quotient = first / second
+    return x + (quotient if value == 1 else quotient * call.cast(value))
+
+
+@aten("__lshift__.Scalar", "__lshift__.Tensor", "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar")
+def left_shift(call: AtenCall, x: Value, bits: Any) -> Any:
+    return call.cast(x) * arithmetic.Pow()(call.cast(2), call.cast(bits))
+
+
+@aten("__rshift__.Scalar", "__rshift__.Tensor", "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar")
+def right_shift(call: AtenCall, x: Value, bits: Any) -> Any:
+    """Towards minus infinity, as shifts of numbers in two's complement are."""
+    return floor_divide(call, x, arithmetic.Pow()(call.cast(2), call.cast(bits)))

@@ -1,0 +1,74 @@
+"""Exponentials, logarithms and angles that are made of others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from glowtrain.graph import Value
+from glowtrain.ops.elementwise import activation, arithmetic, logic, transcendental
+from glowtrain.ops.elementwise.extrema import Max
+from glowtrain.torch.aten.table import AtenCall, aten
+
+
+@aten("sinc.default")
+def sinc(call: AtenCall, x: Value) -> Any:
+    """sin(πx) / πx; at 0 it is 1, and its slope 0."""
+    angle = call.cast(x) * call.cast(math.pi)
+    zero = logic.Equal()(angle, call.cast(0))
+    nonzero = logic.Where()(zero, call.cast(1), angle)
+    return logic.Where()(zero, call.cast(1), transcendental.Sin()(nonzero) / nonzero)
+
+
+@aten("exp2.default")
+def exp2(call: AtenCall, x: Value) -> Any:
+    return transcendental.Exp()(call.cast(x) * math.log(2))
+
+
+@aten("expm1.default")
+def expm1(call: AtenCall, x: Value) -> Any:
+    """2 sinh(x/2) exp(x/2), which keeps the digits of small x."""
+    half = call.cast(x) * 0.5
+    return 2.0 * transcendental.Sinh()(half) * transcendental.Exp()(half)
+
+
+@aten("log1p.default")
+def log1p(call: AtenCall, x: Value) -> Any:
+    """2 artanh(x / (x + 2)), which keeps the digits of small x."""
+    x = call.cast(x)
+    small = 2.0 * transcendental.Atanh()(x / (x + 2.0))
+    return logic.Where()(arithmetic.Abs()(x) < 0.5, small, transcendental.Log()(x + 1.0))
+
+
+@aten("log2.default")
+def log2(call: AtenCall, x: Value) -> Any:
+    return transcendental.Log()(call.cast(x)) * (1 / math.log(2))
+
+
+@aten("log10.default")
+def log10(call: AtenCall, x: Value) -> Any:
+    return transcendental.Log()(call.cast(x)) * (1 / math.log(10))
+
+
+@aten("erfc.default")
+def erfc(call: AtenCall, x: Value) -> Any:
+    """1 - erf(x), which loses the digits of results near 0: those of x above 4 or so."""
+    return 1.0 - transcendental.Erf()(call.cast(x))
+
+
+@aten("logaddexp.default")
+def logaddexp(call: AtenCall, x: Value, y: Value) -> Any:
+    x, y = call.cast(x), call.cast(y)
+    return Max()(x, y) + activation.Softplus()(-arithmetic.Abs()(x - y))
+
+
+@aten("atan2.default")
+def atan2(call: AtenCall, y: Value, x: Value) -> Any:
+    """The angle of the point (x, y), from the right half plane's by which quadrant it is in."""
+    y, x = call.cast(y), call.cast(x)
+    upright = logic.Equal()(x, call.cast(0))
+    inner = transcendental.Atan()(y / logic.Where()(upright, call.cast(1), x))
+    side = logic.Where()(y < 0, call.cast(-math.pi), call.cast(math.pi))
+    left = logic.Where()(x < 0, inner + side, inner)
+    on_axis = logic.Where()(logic.Equal()(y, call.cast(0)), call.cast(0), side * 0.5)
+    return logic.Where()(upright, on_axis, left)
