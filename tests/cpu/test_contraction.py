@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glowtrain.backends.cpu.contraction import Contraction, generate
+from glowtrain.backends.cpu.contraction import Contraction, generate, rates
+from glowtrain.backends.cpu.contraction.candidate import VectorAxis
+from glowtrain.backends.cpu.contraction.describe import Problem
 from glowtrain.loops.functions import fused_multiply_add
 from tests.cpu.contraction_kernels import WIDTHS, Buffers, check, check_bits, execute
 from tests.cpu.contractions import BYTES, SHAPES, matmul, of_bytes
@@ -96,3 +98,21 @@ def test_floats_times_bytes(shape: str, how: str, width: str) -> None:
 def test_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(matmul(2, 3, 4), **changes)  # type: ignore[arg-type]
+
+
+def test_what_candidates_have_in_common_is_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy has as many elements, and each takes as long, in all arrangements along the same lanes."""
+    axes, copies, begin, copy = list[VectorAxis](), list[str](), VectorAxis.__init__, VectorAxis._copy
+
+    def counted(self: VectorAxis, problem: Problem, machine: rates.Machine, loop: int) -> None:
+        axes.append(self)
+        begin(self, problem, machine, loop)
+
+    def noted(self: VectorAxis, operand: str, inner: int) -> tuple[int, float]:
+        copies.append(operand)
+        return copy(self, operand, inner)
+
+    monkeypatch.setattr(VectorAxis, "__init__", counted)
+    monkeypatch.setattr(VectorAxis, "_copy", noted)
+    generate(matmul(200, 1600, 300), "product", WIDTHS["512"])
+    assert 0 < len(copies) <= 2 * len(axes)

@@ -37,6 +37,35 @@ class VectorAxis:
         extent = self.problem.loops[self.loop].extent
         return steps // extent * ceil(extent / self.machine.width) if self.dots else steps
 
+    @cached_property
+    def others(self) -> tuple[int, ...]:
+        """The other output loops, and the reductions."""
+        return (*[i for i in self.problem.outputs if i != self.loop], *self.problem.reductions)
+
+    @cached_property
+    def from_memory(self) -> bool:
+        """Whether B's rows are pages apart, and all of it is more than the second level holds. What is packed ahead is
+        read one line after another."""
+        problem = self.problem
+        apart = problem.strides("b")[problem.innermost["b"]] * problem.bytes_of("b")
+        if self.ahead or apart < rates.PAGE:
+            return False
+        every = range(len(problem.loops))
+        return problem.footprint("b", every, problem.extents) > rates.ONE_IN_L2 * self.machine.l2
+
+    @cached_property
+    def copied(self) -> dict[str, tuple[int, float]]:
+        """For each operand the elements that a copy has, and cycles for one of them; a transposition costs more than a
+        plain copy, single elements most."""
+        return {"a": self._copy("a", self.problem.innermost["a"]), "b": self._copy("b", self.loop)}
+
+    def _copy(self, operand: str, inner: int) -> tuple[int, float]:
+        strides = self.problem.strides(operand)
+        elements = prod([loop.extent for loop, stride in zip(self.problem.loops, strides, strict=True) if stride])
+        near = any(stride == 1 for i, stride in enumerate(strides) if i != inner)
+        each = rates.COPY if strides[inner] == 1 else rates.TRANSPOSITION if near else rates.SCATTER
+        return elements, each * rates.COPY_LANES / self.machine.width
+
 
 def _price(lane: int, width: int) -> float:
     """Loads that make one vector of an operand with this stride between lanes."""
@@ -136,9 +165,7 @@ class Candidate:
     def footprint(self, operand: str, loops: Sequence[int], changes: Mapping[int, int] | None = None) -> int:
         """Bytes of an operand that the given loops touch (within one chunk, other loops standing still)."""
         extents = {**self.extents, **changes} if changes else self.extents
-        strides = self.problem.strides(operand)
-        moving = [(strides[i], extents[i]) for i in loops if strides[i]]
-        return min(prod(e for _, e in moving), 1 + sum(s * (e - 1) for s, e in moving)) * self.problem.bytes_of(operand)
+        return self.problem.footprint(operand, loops, extents)
 
 
 def packed_ahead(problem: Problem, machine: Machine, vec: int) -> bool:

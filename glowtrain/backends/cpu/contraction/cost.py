@@ -121,16 +121,16 @@ def _results(x: Candidate, mean: Average, parts: int) -> float:
     held = x.problem.result_bytes
     if held <= x.machine.l1:
         return 0.0
-    size, width = x.problem.bytes_of("c"), x.machine.width
+    size, width, strides = x.problem.bytes_of("c"), x.machine.width, x.problem.strides("c")
     run = min(mean.products, x.vectors) * width * size
-    if x.stride("c", x.vec) != 1:
-        run = max([1, *(count for loop, count in x.tile if x.stride("c", loop) == 1)]) * size
+    if strides[x.vec] != 1:
+        run = max([1, *[count for loop, count in x.tile if strides[loop] == 1]]) * size
     times = min(max(1.0, LINE / run), rates.BLOCKED_RESULTS if x.problem.dot else LINE)
     wanted = mean.products * width * size * times
     again = 2 if parts > 1 or x.problem.source.accumulate else 1
     if held <= x.machine.l2:
         return again * wanted / NEXT_LINES
-    pages = prod(count for loop, count in x.tile if x.stride("c", loop) * size >= PAGE)
+    pages = prod([count for loop, count in x.tile if strides[loop] * size >= PAGE])
     return again * wanted / (rates.WRITTEN * THIRD_LEVEL) + (rates.PAGE_OF_RESULTS * pages if pages > 1 else 0)
 
 
@@ -142,17 +142,12 @@ def packing(x: Candidate) -> dict[str, float]:
 
 def _copied(x: Candidate, operand: str) -> float:
     """Cycles to copy an operand; a transposition costs more than a plain copy, single elements most."""
-    loops = x.problem.loops
-    elements = prod(loop.extent for i, loop in enumerate(loops) if x.stride(operand, i))
-    elements *= _blocks_of_rows(x) if operand == "b" else 1
-    inner = x.vec if operand == "b" else inner_reduction(x, operand)
-    near = any(x.stride(operand, i) == 1 for i in range(len(loops)) if i != inner)
-    each = rates.COPY if x.stride(operand, inner) == 1 else rates.TRANSPOSITION if near else rates.SCATTER
-    far = _away(x) * x.problem.size / 4 if operand == "b" else 0.0
-    copied = each * rates.COPY_LANES / x.machine.width
-    if operand == "b" and comes_from_memory(x):
+    elements, copied = x.axis.copied[operand]
+    if operand == "a":
+        return elements * copied + rates.COPY_CALL
+    if comes_from_memory(x):
         copied = max(copied, x.problem.bytes_of("b") * _first_time(x))
-    return elements * (copied + far) + rates.COPY_CALL
+    return elements * _blocks_of_rows(x) * (copied + _away(x) * x.problem.size / 4) + rates.COPY_CALL
 
 
 def _away(x: Candidate) -> float:
@@ -161,22 +156,21 @@ def _away(x: Candidate) -> float:
     B is copied panel by panel if all rows of A can be kept meanwhile, otherwise as a whole.
     """
     reductions, machine = x.problem.reductions, x.machine
-    columns = [i for i in x.problem.outputs if x.stride("b", i) and not x.stride("a", i)]
-    rows = [i for i in x.problem.outputs if x.stride("a", i) and not x.stride("b", i)]
     panel = x.steps * x.vectors * machine.width * x.problem.size
     left = panel > rates.PANEL_IN_L1 * machine.l1
     if x.unpacks:
         return rates.COPY_ASKED_FOR if left else 0.0
-    if x.footprint("a", [*rows, *reductions]) > machine.l2 // 2:
-        whole = x.footprint("b", [*columns, *reductions])
+    if x.footprint("a", [*x.problem.moving("a"), *reductions]) > machine.l2 // 2:
+        whole = x.footprint("b", [*x.problem.moving("b"), *reductions])
         return rates.COPY_LEFT_L2 if whole > rates.ONE_IN_L2 * machine.l2 else 0.0
     return rates.COPY_LEFT_L1 if left else 0.0
 
 
 def _blocks_of_rows(x: Candidate) -> int:
     """How often B is made floats of bytes: for as many rows at a time as the second level holds."""
-    rows = [i for i in x.problem.outputs if x.stride("a", i) and not x.stride("b", i)]
-    return ceil(x.footprint("a", [*rows, *x.problem.reductions]) / x.rows_kept) if x.unpacks else 1
+    if not x.unpacks:
+        return 1
+    return ceil(x.footprint("a", [*x.problem.moving("a"), *x.problem.reductions]) / x.rows_kept)
 
 
 def inner_reduction(x: Candidate, operand: str) -> int:
@@ -199,18 +193,19 @@ class Stream:
 
 def stream(x: Candidate, operand: str, elements: float) -> Stream:
     """How an operand is read along the reduction. Strides of a large power of two reach only some sets of a cache."""
-    packed = x.packed(operand)
+    packed, strides = x.packed(operand), x.problem.strides(operand)
     size = 4 if x.problem.dot else x.problem.size if packed else x.problem.bytes_of(operand)
-    if x.stride(operand, x.vec):
+    if strides[x.vec]:
         elements *= x.machine.width
-    apart = x.stride(operand, inner_reduction(x, operand)) * size
+    apart = strides[inner_reduction(x, operand)] * size
     if apart < LINE or packed or (operand == "b" and x.ahead):
         return Stream(elements * size, elements * size, 1, False, NEXT_LINES, elements * size)
-    run = max([1.0, *(s for loop, s in x.tile if x.stride(operand, loop) == 1)])
-    if x.stride(operand, x.vec) == 1:
+    run = max([1.0, *[s for loop, s in x.tile if strides[loop] == 1]])
+    if strides[x.vec] == 1:
         run = max(run, elements)
-    lines = elements / run * (ceil(run * size / LINE) + (rates.UNALIGNED if run * size % LINE else 0)) * LINE
-    share = min(1.0, ceil(run * size / LINE) * LINE / (apart & -apart))
+    touched = ceil(run * size / LINE)
+    lines = elements / run * (touched + (rates.UNALIGNED if run * size % LINE else 0)) * LINE
+    share = min(1.0, touched * LINE / (apart & -apart))
     return Stream(
         max(lines, elements * size),
         elements * size,
@@ -223,12 +218,8 @@ def stream(x: Candidate, operand: str, elements: float) -> Stream:
 
 def comes_from_memory(x: Candidate) -> bool:
     """Whether B's rows are pages apart, and all of it is more than the second level holds, however little of it a part
-    of the sum reads. What is packed ahead is read one line after another."""
-    if x.ahead:
-        return False
-    apart = x.stride("b", inner_reduction(x, "b")) * x.problem.bytes_of("b")
-    every = range(len(x.problem.loops))
-    return apart >= PAGE and x.footprint("b", every, x.problem.extents) > rates.ONE_IN_L2 * x.machine.l2
+    of the sum reads (:attr:`VectorAxis.from_memory`)."""
+    return x.axis.from_memory
 
 
 def _first_time(x: Candidate) -> float:
@@ -238,9 +229,8 @@ def _first_time(x: Candidate) -> float:
 
 def _times(x: Candidate) -> float:
     """How many tiles of rows read the same columns of B, one after another."""
-    rows = [i for i in x.problem.outputs if x.stride("a", i) and not x.stride("b", i)]
     tiled = dict(x.tile)
-    return prod(ceil(x.problem.loops[i].extent / tiled.get(i, 1)) for i in rows)
+    return prod([ceil(x.problem.loops[i].extent / tiled.get(i, 1)) for i in x.problem.moving("a")])
 
 
 def _shared(x: Candidate, operand: str) -> float:
@@ -269,8 +259,7 @@ def traffic(x: Candidate, mean: Average) -> float:
         cycles += rates.OTHER_PAGES if b.far and steps > rates.MANY_STEPS else 0
     if not x.pack_b and comes_from_memory(x):
         cycles += max(0.0, b.lines * _first_time(x) - cycles) / _times(x)
-    rows = [i for i in x.problem.outputs if i != x.vec]
-    if x.footprint("a", [*rows, *x.problem.reductions]) > l1 // 2:
+    if x.footprint("a", x.axis.others) > l1 // 2:
         kept = together and steps * a.lines <= rates.A_IN_L1 * l1 * a.share
         near = steps * a.lines <= rates.ONE_IN_L2 * l2 * a.share
         cycles += (a.proper if kept else a.lines) / (a.rate if near else THIRD_LEVEL)

@@ -7,7 +7,7 @@ all of this form; what a loop *is* (row, column, batch, reduction) follows from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -374,6 +374,27 @@ class Problem:
     @cached_property
     def _strides(self) -> dict[str, tuple[int, ...]]:
         return {operand: tuple(abs(getattr(loop, operand)) for loop in self.loops) for operand in "cab"}
+
+    def moving(self, operand: str) -> tuple[int, ...]:
+        """The output loops that move ``a`` or ``b`` alone of the two."""
+        return self._moving[operand]
+
+    @cached_property
+    def _moving(self) -> dict[str, tuple[int, ...]]:
+        a, b = self.strides("a"), self.strides("b")
+        return {
+            "a": tuple([i for i in self.outputs if a[i] and not b[i]]),
+            "b": tuple([i for i in self.outputs if b[i] and not a[i]]),
+        }
+
+    def footprint(self, operand: str, loops: Iterable[int], extents: Mapping[int, int]) -> int:
+        """Bytes of an operand that loops of these extents touch, the others standing still."""
+        strides, elements, reach = self.strides(operand), 1, 1
+        for i in loops:
+            if strides[i]:
+                elements *= extents[i]
+                reach += strides[i] * (extents[i] - 1)
+        return min(elements, reach) * self.bytes_of(operand)
 
     def drops(self, operand: str) -> bool:
         """Whether some clip drops all products of an element of ``a`` or ``b``: it may not exist."""
