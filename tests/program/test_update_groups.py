@@ -16,6 +16,7 @@ from glowtrain.graph import Graph, Input, Value, Variable
 from glowtrain.lower import lower as lowering
 from glowtrain.lower.update_groups import LARGEST, UpdateGroup, update_groups
 from glowtrain.ops.contraction.products import MatMul
+from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.tensor.move import Transpose
@@ -81,6 +82,18 @@ def test_a_step_is_lowered_to_fewer_kernels(optimizer: Optimizer, apart: Callabl
     parameters = sum(variable.trainable for variable in graph.variables)
     before = len(apart(lambda: lowered(graph)).instructions)
     assert len(lowered(graph).instructions) <= before - parameters
+
+
+@pytest.mark.parametrize("optimizer", RULES, ids=repr)
+def test_the_state_of_a_variable_lies_as_the_variable(optimizer: Optimizer) -> None:
+    """One kernel goes through all of them: what lies otherwise is read and written element by element."""
+    x = Input(f32[2, 3, 8, 8], "x")
+    weight = Variable("w", np.ones((16, 3, 3, 3), np.float32))
+    graph = gt.Trainer(Graph((x,), {"y": Conv()(x, weight)}), gt.losses.mse("target"), optimizer).graph
+    assert isinstance(graph, Graph)
+    program: Program = arrive(graph, stages=until("layout"))
+    layouts = {b.layout for b in program.variables.values() if b.shape == weight.shape}
+    assert layouts == {(2, 3, 1, 0)}
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from itertools import chain
 
 from glowtrain.deferred import dataclass
-from glowtrain.loops import Buffer, Expr, Index, Load, Store, affine, walk
+from glowtrain.loops import Buffer, Expr, Index, Let, Load, Ref, Store, affine, walk
 from glowtrain.loops.affine import combine
 from glowtrain.program.program import Kernel, Program
 
@@ -68,12 +69,24 @@ def _free(buffer: Buffer) -> bool:
 def _same_place(kernel: Kernel) -> Iterable[tuple[Buffer, Buffer]]:
     """Pairs of equally ranked buffers that agree on batch and channel position (elementwise, pooling, padding), or of
     which one is a slice of the other."""
+    for store, loads in _stores(kernel):
+        if store.buffer.type.rank >= 3 and _free(store.buffer):
+            for load in loads:
+                if _free(load.buffer) and _aligned(store, load):
+                    yield store.buffer, load.buffer
+
+
+def _stores(kernel: Kernel) -> Iterable[tuple[Store, tuple[Load, ...]]]:
+    """The stores, each with the loads that its value takes, those of values with a name too: in the nest that updates
+    a variable and its state, all loads are behind names."""
+    named = dict[Expr, tuple[Load, ...]]()
     for statement in kernel.flat:
-        if not isinstance(statement, Store) or statement.buffer.type.rank < 3 or not _free(statement.buffer):
-            continue
-        for load in statement.loads:
-            if _free(load.buffer) and _aligned(statement, load):
-                yield statement.buffer, load.buffer
+        taken = [named.get(node, ()) for node in statement.nodes if isinstance(node, Ref)]
+        loads = tuple(dict.fromkeys(chain(statement.loads, *taken)))
+        if isinstance(statement, Let):
+            named[statement.ref] = loads
+        elif isinstance(statement, Store):
+            yield statement, loads
 
 
 def _aligned(store: Store, load: Load) -> bool:
