@@ -29,6 +29,7 @@ from glowtrain.loops import (
     Statement,
     Store,
     expressions,
+    walk,
 )
 from glowtrain.loops.affine import Atom, Quotient, Remainder
 from glowtrain.names import Names
@@ -104,6 +105,19 @@ def statement_text(statement: Statement, bound: Iterable[Index] = ()) -> str:
 
 def shortened(text: str) -> str:
     return text if len(text) <= MESSAGE else f"{text[: MESSAGE - 4]} ..."
+
+
+def _loads(exprs: Iterable[Expr]) -> set[Load]:
+    return {node for expr in exprs for node in walk(expr) if isinstance(node, Load)}
+
+
+def _exprs(affine: Affine) -> Iterator[Expr]:
+    """The expressions that an affine one is made of."""
+    for atom, _ in affine.terms:
+        if isinstance(atom, (Quotient, Remainder)):
+            yield from _exprs(atom.dividend)
+        else:
+            yield atom
 
 
 @dataclass
@@ -210,11 +224,13 @@ class PrintScope:
         raise TypeError(f"{expr!r} is not an expression")
 
     def resolved(self, expr: Expr) -> Affine | None:
-        """The affine expression as which integer arithmetic is printed; ``None`` for what is printed as it is."""
+        """The affine expression as which integer arithmetic is printed; ``None`` for what is printed as it is, as where
+        an element is read that makes no difference."""
         if not isinstance(expr, Apply) or expr.dtype != i64:
             return None
         affine = self.facts.affine(expr)
-        return None if affine == Affine(0, ((expr, 1),)) else affine
+        alone = affine == Affine(0, ((expr, 1),))
+        return None if alone or not _loads([expr]) <= _loads(_exprs(affine)) else affine
 
     def bare(self, expr: Expr) -> bool:
         """Whether an expression consists of numbers alone, so that its text does not say its element type."""
@@ -269,15 +285,15 @@ class PrintScope:
 
     def _affine(self, affine: Affine, level: int) -> str:
         """An affine expression: the terms, then the constant."""
-        text = ""
+        text, count = "", len(affine.terms) + bool(affine.constant)
         for atom, factor in affine.terms:
             size = abs(factor)
-            name = self._atom(atom, 6 if size != 1 or factor < 0 else 5)
+            factored = size != 1 or factor < 0 or (count == 1 and level > 6)
+            name = self._atom(atom, 6 if factored else 5)
             term = name if size == 1 else f"{size}*{name}"
             text += f" {'-' if factor < 0 else '+'} {term}" if text else f"{'-' if factor < 0 else ''}{term}"
         if affine.constant or not text:
             text += f" {'-' if affine.constant < 0 else '+'} {abs(affine.constant)}" if text else str(affine.constant)
-        count = len(affine.terms) + bool(affine.constant)
         simple = count == 1 and not (affine.terms and affine.terms[0][1] < 0)
         loose = (level > 5 and not simple) or (level > 6 and bool(affine.terms) and affine.terms[0][1] != 1)
         return f"({text})" if loose else text

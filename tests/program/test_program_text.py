@@ -99,6 +99,16 @@ def test_subscripts_are_affine() -> None:
     assert text(Load(X, (P * -1 + 3, Q * 2 - 1), fill=0)) == "x[-i0 + 3, 2*i1 - 1; fill 0]"
 
 
+def test_arithmetic_of_integers_keeps_its_order_and_what_it_reads() -> None:
+    read = Load(Buffer("n", i64[4], "input"), (P,))
+    assert text(read * (P % 3)) == "n[i0] * (i0 % 3)"
+    assert text(read * (P * Q)) == "n[i0] * (i0 * i1)"
+    assert text((P % 3) * read) == "i0 % 3 * n[i0]"
+    assert text(P % 3 + read) == "i0 % 3 + n[i0]"
+    assert text(read * 0) == "n[i0] * 0"
+    assert text(P * 0 + Q) == "i1"
+
+
 def test_reductions_and_what_they_share() -> None:
     mean = Ref(f32, "mean")
     square = reduce("add", (3,), lambda r: _square(Load(X, (P, r)) - mean))
