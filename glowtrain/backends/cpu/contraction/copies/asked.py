@@ -1,10 +1,15 @@
-"""Lines of B that kernels ask for before they come to them.
+"""Lines that kernels ask for before they come to them.
 
-Those that lie one behind the other, of what a tile reads, come from the second level in time for it.
+Those of B that lie one behind the other, of what a tile reads, come from the second level in time for it.
 
 Where B is more than that level holds, and its rows are far apart, a copy of some columns waits for each row: no
 prefetcher follows it. So each tile of rows asks for some of what the next copy reads, row by row between its steps.
 Asked for at once, lines would take the places of those that the tile itself waits for.
+
+So it is with what a tile finishes its sums with, weights and the optimizer's state that are updated above all: it asks
+for a row of that after each of as many parts of its steps as it has rows. The processor does not follow rows that are
+far apart and short: the update of 784 times 512 weights after products of 64 steps took 850 µs with the first line of
+each row asked for at once, and takes 550 (on a Zen 4, with SGD and momentum).
 """
 
 from __future__ import annotations
