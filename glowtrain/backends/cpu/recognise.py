@@ -111,23 +111,28 @@ def recognise(kernel: Kernel) -> ContractionProduct | None:
     loop = box(kernel)
     if loop is None or not all(isinstance(statement, (Let, Store)) for statement in loop.body):
         return None
-    loop = collapse(loop, Free())
-    totals = list(reductions(loop.body))
-    found = contraction_operands(totals[0]) or blocked_operands(totals[0]) if len(totals) == 1 else None
-    if found is None:
+    found = _sum_of_products(loop)
+    if found is None or math.prod(i.extent for i in (*loop.indices, *summed_indices(found[0]))) < SMALL:
         return None
+    if len(loop.body) > 1 or expressions(loop.body[0])[-1] is not found[0]:
+        loop = collapse(loop, Free())
+        found = _sum_of_products(loop)
+        assert found is not None
     total, a, b = found
-    own = (*loop.indices, *summed_indices(total))
-    inner = frozenset(own)
+    inner = frozenset((*loop.indices, *summed_indices(total)))
     if not all(_takes(load, total, inner) for load in (a, b)) or {a.buffer, b.buffer} & set(kernel.writes):
-        return None
-    if math.prod(i.extent for i in own) < SMALL:
         return None
     target = _target(loop.body, total, inner)
     if target is not None:
         return ContractionProduct(loop, total, a, b, target)
     updated = _updated(loop.body, total, inner)
     return None if updated is None else ContractionProduct(loop, total, a, b, updated, whole=True)
+
+
+def _sum_of_products(loop: For) -> tuple[Reduce, Load, Load] | None:
+    """The only reduction of a nest and its operands, if it is one of products."""
+    totals = list(reductions(loop.body))
+    return contraction_operands(totals[0]) or blocked_operands(totals[0]) if len(totals) == 1 else None
 
 
 def _takes(load: Load, total: Reduce, inner: frozenset[Index]) -> bool:
