@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from glowtrain.backends.cpu.contraction import Contraction, OperandAccess, generate
-from glowtrain.backends.cpu.contraction.describe import Coordinates, FarLine
+from glowtrain.backends.cpu.epilogue import Coordinates, FarLine
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build

@@ -15,7 +15,7 @@ import numpy as np
 
 from glowtrain.backends.cpu.contraction import Axis, Contraction, EpilogueClip, Operand, OperandAccess, dot, generate
 from glowtrain.backends.cpu.contraction import ContractionKernel as Generated
-from glowtrain.backends.cpu.contraction.describe import Coordinates, FarLine
+from glowtrain.backends.cpu.epilogue import Coordinates, FarLine
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
 from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.loop_nest.writer import Nests

@@ -12,7 +12,6 @@ from glowtrain.backends.cpu.contraction.describe import (
     Axis,
     Contraction,
     ContractionKernel,
-    Epilogue,
     EpilogueClip,
     Operand,
     OperandAccess,
@@ -23,6 +22,7 @@ from glowtrain.backends.cpu.contraction.matrices.choose import choose_matrices
 from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.contraction.rates import Machine
 from glowtrain.backends.cpu.contraction.words import Prepared, prepare, prepare_for_matrices
+from glowtrain.backends.cpu.epilogue import Epilogue
 from glowtrain.backends.llvm.target import Target
 
 __all__ = [

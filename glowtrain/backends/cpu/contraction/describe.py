@@ -7,18 +7,17 @@ all of this form; what a loop *is* (row, column, batch, reduction) follows from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from glowtrain.backends.cpu.contraction.dot import Dot
 from glowtrain.backends.cpu.order.contraction import SumOrder, sum_order
 from glowtrain.backends.cpu.order.partials import partials_in_lanes
 from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.formats import SIZE
-from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, vector
+from glowtrain.backends.llvm.values import LlvmType, vector
 from glowtrain.deferred import cached_property, dataclass
 
 if TYPE_CHECKING:
@@ -138,45 +137,6 @@ class Contraction:
         """The element types of ``c``, ``a`` and ``b``."""
         a, b = (x.dtype for x in self.operands) if self.operands else (self.dtype, self.dtype)
         return {"c": self.result or self.dtype, "a": a, "b": b}
-
-
-class Coordinates(NamedTuple):
-    """The index of each loop of a contraction, as :meth:`Epilogue.emit` is given them, and numbers to be added: what is
-    near by has the same indices, and other numbers."""
-
-    indices: Sequence[Number]
-    further: Sequence[int]
-
-
-class FarLine(NamedTuple):
-    """A line so many bytes behind an address; it is written, or only read."""
-
-    begin: LlvmValue
-    behind: int
-    written: bool
-
-
-class Epilogue(Protocol):
-    """What is done to the finished sums before they are stored to C (bias, activation, residual, ...)."""
-
-    @property
-    def params(self) -> Sequence[tuple[str, str]]:
-        """Further (type, name) parameters of the function: pointers, then indices of enclosing loops."""
-
-    def length(self, lane: int, width: int) -> int:
-        """About how many instructions a vector takes, with ``width`` lanes along loop ``lane`` (-1: a single one)."""
-
-    def emit(
-        self, f: LlvmFunction, value: LlvmValue, coordinates: Sequence[Number], lane: int, mask: LlvmValue | None
-    ) -> LlvmValue:
-        """Return what is stored to C for ``value``, lanes of finished sums.
-
-        ``coordinates[l]`` is the index of loop ``l`` at lane 0 (a value or a number; 0 for reduction loops),
-        ``lane`` the loop that runs along the lanes (-1 if none), ``mask`` the lanes that exist (None: all).
-        """
-
-    def far_lines(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> list[FarLine]:
-        """The cache lines that :meth:`emit` reads and writes there, of buffers of ``far`` bytes or more."""
 
 
 @dataclass(frozen=True)

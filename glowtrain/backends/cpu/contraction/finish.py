@@ -10,8 +10,8 @@ from math import prod
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import affine
-from glowtrain.backends.cpu.contraction.describe import Coordinates, Epilogue, FarLine
 from glowtrain.backends.cpu.contraction.tile import Point, RegisterTile, Variant, needed_coordinates
+from glowtrain.backends.cpu.epilogue import Coordinates, Epilogue, FarLine
 from glowtrain.backends.llvm.formats import MEMORY
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction

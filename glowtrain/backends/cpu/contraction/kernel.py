@@ -11,9 +11,9 @@ from glowtrain.backends.cpu.contraction.body import ContractionBody
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import Clipping, affine, extreme
 from glowtrain.backends.cpu.contraction.copies.asked import Asking, RowStream, streams
-from glowtrain.backends.cpu.contraction.describe import Epilogue, FarLine
 from glowtrain.backends.cpu.contraction.finish import TileKernel
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, TileStep, Variant
+from glowtrain.backends.cpu.epilogue import Epilogue, FarLine
 from glowtrain.backends.llvm.values import I1, LlvmValue, Number, pointer
 
 

@@ -12,13 +12,13 @@ from glowtrain.backends.cpu.contraction.copies.pack import PackMove, PackSource,
 from glowtrain.backends.cpu.contraction.copies.packing import PackingText
 from glowtrain.backends.cpu.contraction.copies.window import WindowText
 from glowtrain.backends.cpu.contraction.cut import cut
-from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.kernel import Micro
 from glowtrain.backends.cpu.contraction.levels import Level, balanced, pattern
 from glowtrain.backends.cpu.contraction.matrices import unit
 from glowtrain.backends.cpu.contraction.matrices.kernel import MatrixMicro
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing, panels
+from glowtrain.backends.cpu.epilogue import Epilogue
 from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.cpu.tasks import PARAMS, TaskRange, plain
 from glowtrain.backends.llvm.formats import MEMORY

@@ -7,7 +7,7 @@ from itertools import product
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView
 from glowtrain.backends.cpu.contraction.copies.asked import AskedRows
-from glowtrain.backends.cpu.contraction.describe import Epilogue
+from glowtrain.backends.cpu.epilogue import Epilogue
 from glowtrain.backends.llvm.values import LlvmValue, Number
 from glowtrain.deferred import dataclass
 

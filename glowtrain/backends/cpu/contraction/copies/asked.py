@@ -19,7 +19,7 @@ from math import prod
 
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView
-from glowtrain.backends.cpu.contraction.describe import FarLine
+from glowtrain.backends.cpu.epilogue import FarLine
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, Number
