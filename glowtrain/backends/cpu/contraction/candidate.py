@@ -44,8 +44,8 @@ class VectorAxis:
 
     @cached_property
     def from_memory(self) -> bool:
-        """Whether B's rows are pages apart, and all of it is more than the second level holds. What is packed ahead is
-        read one line after another."""
+        """Whether B's rows are pages apart, and all of it is more than the second level holds, however little of it a
+        part of the sum reads. What is packed ahead is read one line after another."""
         problem = self.problem
         apart = problem.strides("b")[problem.innermost["b"]] * problem.bytes_of("b")
         if self.ahead or apart < rates.PAGE:

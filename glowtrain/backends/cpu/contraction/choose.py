@@ -17,7 +17,6 @@ from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.candidate import Candidate, VectorAxis, kept_partials, packed_ahead, views_fit
 from glowtrain.backends.cpu.contraction.cost import (
     Average,
-    comes_from_memory,
     compute,
     inner_reduction,
     packing,
@@ -315,7 +314,7 @@ def _part_sizes(x: Candidate) -> Iterator[int]:
     second = x.steps * (x.machine.l2 // 2) // (x.footprint("a", every) + x.footprint("b", every))
     most = rates.LARGEST_PART * x.steps
     yield from (int(steps) for steps in (first, 2 * first, second) if rates.LEAST_PART <= steps < most)
-    if comes_from_memory(x) and most > rates.FOLLOWED:
+    if x.axis.from_memory and most > rates.FOLLOWED:
         yield rates.FOLLOWED
 
 
@@ -345,7 +344,7 @@ def arranged(x: Candidate, kinds: tuple[str, ...], cost: float) -> ContractionPl
     levels = tuple(levels_of(x))
     chosen = x.problem, x.machine, x.vec, x.dots, x.vectors, x.tile
     sums = x.copies, x.partials // x.copies
-    pages = _pages(x) if x.chunks and not x.pack_b and comes_from_memory(x) else 0
+    pages = _pages(x) if x.chunks and not x.pack_b and x.axis.from_memory else 0
     return ContractionPlan(*chosen, kinds, order, levels, *sums, cost, packing(x), x.ahead, pages)
 
 

@@ -145,7 +145,7 @@ def _copied(x: Candidate, operand: str) -> float:
     elements, copied = x.axis.copied[operand]
     if operand == "a":
         return elements * copied + rates.COPY_CALL
-    if comes_from_memory(x):
+    if x.axis.from_memory:
         copied = max(copied, x.problem.bytes_of("b") * _first_time(x))
     return elements * _blocks_of_rows(x) * (copied + _away(x) * x.problem.size / 4) + rates.COPY_CALL
 
@@ -216,12 +216,6 @@ def stream(x: Candidate, operand: str, elements: float) -> Stream:
     )
 
 
-def comes_from_memory(x: Candidate) -> bool:
-    """Whether B's rows are pages apart, and all of it is more than the second level holds, however little of it a part
-    of the sum reads (:attr:`VectorAxis.from_memory`)."""
-    return x.axis.from_memory
-
-
 def _first_time(x: Candidate) -> float:
     """Cycles for a byte of B that is read for the first time, from memory."""
     return 1 / THIRD_LEVEL + (rates.NOT_FOLLOWED / LINE if x.steps > rates.FOLLOWED else 0.0)
@@ -257,7 +251,7 @@ def traffic(x: Candidate, mean: Average) -> float:
     if not (together and steps * b.lines <= rates.B_IN_L1 * l1 * b.share):
         cycles += b.lines / (b.rate if steps * b.lines <= rates.ONE_IN_L2 * l2 * b.share else THIRD_LEVEL)
         cycles += rates.OTHER_PAGES if b.far and steps > rates.MANY_STEPS else 0
-    if not x.pack_b and comes_from_memory(x):
+    if not x.pack_b and x.axis.from_memory:
         cycles += max(0.0, b.lines * _first_time(x) - cycles) / _times(x)
     if x.footprint("a", x.axis.others) > l1 // 2:
         kept = together and steps * a.lines <= rates.A_IN_L1 * l1 * a.share
