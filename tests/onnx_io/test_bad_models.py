@@ -287,12 +287,20 @@ class TestExternalData:
         (inside / "bad.onnx").write_bytes(proto.SerializeToString())
         refused(inside / "bad.onnx", f"its data file {location!r} is outside the model's folder")
 
-    def test_offsets_that_are_not_numbers(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("key", ["offset", "length"])
+    @pytest.mark.parametrize("value", ["some", "", " 0 ", "0\n", "+0", "1_0", "0x0", "٣", "1.0", "9" * 5000])
+    def test_offsets_and_lengths_that_are_no_decimal_numbers(self, tmp_path: Path, key: str, value: str) -> None:
+        self.changed(tmp_path, key, value)
+        refused(tmp_path / "bad.onnx", "offset and length of external data must be numbers in decimal digits", key)
+
+    def test_a_file_that_is_too_large_is_not_read(self, tmp_path: Path) -> None:
+        """Without ``length`` the data go to the end of their file, which may be sparse and larger than any memory."""
         proto = self.saved(tmp_path)
         for tensor in proto.graph.initializer:
-            next(entry for entry in tensor.external_data if entry.key == "offset").value = "some"
+            del tensor.external_data[1:]
+        os.truncate(tmp_path / "m.data", 1 << 42)
         (tmp_path / "bad.onnx").write_bytes(proto.SerializeToString())
-        refused(tmp_path / "bad.onnx", "offset and length of external data must be numbers")
+        refused(tmp_path / "bad.onnx", "f32[5, 6] needs 120 bytes but the file holds 4398046511104")
 
     def test_bytes_have_no_folder(self, tmp_path: Path) -> None:
         refused(

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from glowtrain.backends.llvm.target import Target
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.loops import Buffer, Expr, For, Index, Load, Reduce, Store, call, indices_of, reduce
 from glowtrain.program.interpret.evaluate import evaluate
@@ -16,6 +17,7 @@ from glowtrain.program.program import Kernel, Program
 from glowtrain.program.text import to_text
 from glowtrain.program.verify import verify
 from glowtrain.types import f32, f64, i64
+from tests.cpu.native_program import Native
 from tests.cpu.nests import program
 from tests.program.random_programs import RandomPrograms
 
@@ -241,3 +243,16 @@ def test_every_cut_makes_parts_worth_their_memory() -> None:
     for cut in (ROWS, COLUMNS, CONTRACTION, LONG_CONTRACTION):
         assert cut.elements >= 64
         assert cut.parts >= 8
+
+
+def test_very_long_sums_have_more_parts() -> None:
+    """In f32 each addition to a long chain is rounded more coarsely than the one before it."""
+    text = text_of("_<1 of f32[1]", "y[_] = sum(n<4294967296, k<3: x[k])", x="f32[3]")
+    assert "total.parts[i0, i1] = sum(n<524288, k<3: x[k])" in summed(text)
+
+
+def test_equal_elements_do_not_drift() -> None:
+    text = text_of("_<1 of f32[1]", "y[_] = sum(n<2147483648, a<2, b<3: x[a, b])", x="f32[2,3]")
+    x = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+    (found, _) = Native(SplitSums().run(parse(text)), Target.host()).run({"x": x})
+    assert found["y"] == pytest.approx(21 * 2.0**31, rel=1e-3)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import ml_dtypes
@@ -76,7 +78,7 @@ def array_from_tensor(tensor: TensorProto, folder: Path | None, what: str = "ten
     if any(extent < 0 for extent in shape) or math.prod(extent or 1 for extent in shape) * dtype.size >= 1 << 62:
         raise ModelError(f"{what}: shape {list(shape)} is negative or overflows")
     if tensor.data_location == TensorProto.EXTERNAL:
-        return _from_bytes(_external_bytes(tensor, folder, what), dtype, shape, what)
+        return _from_bytes(_external_bytes(tensor, folder, dtype, what), dtype, shape, what)
     if tensor.HasField("raw_data"):
         return _from_bytes(tensor.raw_data, dtype, shape, what)
     _check_range(tensor, dtype, what)
@@ -99,13 +101,17 @@ def _check_range(tensor: TensorProto, dtype: DType, what: str) -> None:
 
 
 def _from_bytes(data: bytes, dtype: DType, shape: tuple[int, ...], what: str) -> Array:
-    bits = _PACKED_BITS.get(dtype, 8 * dtype.size)
-    needed = -(-math.prod(shape) * bits // 8)
-    if len(data) != needed:
-        raise ModelError(f"{what}: {dtype}{list(shape)} needs {needed} bytes but the file holds {len(data)}")
+    _check_size(len(data), dtype, shape, what)
     if dtype in _PACKED_BITS:
         return unpacked(data, dtype, math.prod(shape)).reshape(shape)
     return np.frombuffer(data, dtype.numpy.newbyteorder("<")).astype(dtype.numpy, copy=False).reshape(shape)
+
+
+def _check_size(size: int, dtype: DType, shape: Sequence[int], what: str) -> None:
+    """Raise :class:`ModelError` unless a tensor takes as many bytes as a file holds of it."""
+    needed = -(-math.prod(shape) * _PACKED_BITS.get(dtype, 8 * dtype.size) // 8)
+    if size != needed:
+        raise ModelError(f"{what}: {dtype}{list(shape)} needs {needed} bytes but the file holds {size}")
 
 
 def unpacked(data: bytes, dtype: DType, count: int) -> Array:
@@ -122,21 +128,36 @@ def packed(array: Array) -> bytes:
     return np.packbits(stream.reshape(-1), bitorder="little").tobytes()
 
 
-def _external_bytes(tensor: TensorProto, folder: Path | None, what: str) -> bytes:
+def _external_bytes(tensor: TensorProto, folder: Path | None, dtype: DType, what: str) -> bytes:
+    """A tensor's bytes from the file beside the model; how many there are is checked before any is read."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
         raise ModelError(f"{what} lies in the file {location!r} beside the model: load the model by its path")
     path = _inside(folder.resolve(), location, what)
     try:
-        offset, length = int(entries.get("offset", 0)), entries.get("length")
-        if not stat.S_ISREG(path.stat().st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise ModelError(f"{what}: its data file {path} is not a regular file")
-        return _slice(path, offset, None if length is None else int(length), what)
-    except ValueError:
-        raise ModelError(f"{what}: offset and length of external data must be numbers, not {entries}") from None
+        offset = _byte_count(entries, "offset", 0, what)
+        end = offset + _byte_count(entries, "length", status.st_size - offset, what)
+        if offset < 0 or end < offset or end > status.st_size:
+            raise ModelError(f"{what}: its data are bytes {offset} to {end} of {path}, which has {status.st_size}")
+        _check_size(end - offset, dtype, tensor.dims, what)
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(end - offset)
     except OSError as error:
         raise ModelError(f"{what}: its data file {path} cannot be read: {error.strerror}") from None
+
+
+def _byte_count(entries: Mapping[str, str], key: str, default: int, what: str) -> int:
+    """A number of bytes, in decimal digits and nothing else: ``int`` would also take " 0 " and "1_0"."""
+    text = entries.get(key, str(default))
+    if not re.fullmatch("-?[0-9]{1,99}", text):
+        rule = "offset and length of external data must be numbers in decimal digits"
+        raise ModelError(f"{what}: {rule}, and {key} is {text!r}")
+    return int(text)
 
 
 def _inside(root: Path, location: str, what: str) -> Path:
@@ -148,17 +169,6 @@ def _inside(root: Path, location: str, what: str) -> Path:
     if not location or not path.is_relative_to(root) or path == root:
         raise ModelError(f"{what}: its data file {location!r} is outside the model's folder {root}")
     return path
-
-
-def _slice(path: Path, offset: int, length: int | None, what: str) -> bytes:
-    """Bytes of a file, up to its end without a ``length``."""
-    size = path.stat().st_size
-    end = size if length is None else offset + length
-    if offset < 0 or end < offset or end > size:
-        raise ModelError(f"{what}: its data are bytes {offset} to {end} of {path}, which has {size}")
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(end - offset)
 
 
 def array_from_sparse(sparse: SparseTensorProto, folder: Path | None, what: str = "") -> Array:
