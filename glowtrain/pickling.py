@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import FunctionType
 from typing import Any
 
 from glowtrain.errors import UnpicklableError
@@ -15,10 +16,18 @@ class _Nowhere:
         return len(data)
 
 
+class _Trial(pickle.Pickler):
+    """Finds out whether something can be pickled. Functions of ``__main__`` are left to the pickler that is used: some,
+    as cloudpickle, take them by value."""
+
+    def reducer_override(self, part: Any) -> Any:
+        return (str, ()) if isinstance(part, FunctionType) and part.__module__ == "__main__" else NotImplemented
+
+
 def check_pickles(part: Any, what: str, instead: str) -> None:
     """Raise :class:`UnpicklableError` for a part of something that cannot be pickled; ``instead``: what else to do."""
     try:
-        pickle.Pickler(_Nowhere()).dump(part)
+        _Trial(_Nowhere()).dump(part)
     except UnpicklableError:
         raise
     except (pickle.PicklingError, AttributeError, TypeError) as error:

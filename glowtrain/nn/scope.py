@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,10 @@ def model(*, seed: int = 0, **inputs: Spec | TensorType) -> Callable[[ModelFunct
     return decorate
 
 
+_BY_PATH = ".build.by_path"
+"""From the name of a model to its function."""
+
+
 @dataclass(frozen=True, eq=False)
 class ModelBuild:
     """Builds the graphs of a decorated function. It is pickled by the function's name, as functions are."""
@@ -84,14 +89,36 @@ class ModelBuild:
     def __call__(self, binding: Binding) -> Graph:
         return _build(self.function, self.specs, self.store, binding.dims)
 
-    def __reduce__(self) -> tuple[Callable[[str, str], ModelBuild], tuple[str, str]]:
-        module, name = self.function.__module__, self.function.__qualname__
-        if _named_build(module, name) is not self:
+    def __reduce__(self) -> tuple[Callable[..., ModelBuild], tuple[Any, ...]]:
+        module, name = self.function.__module__, self.function.__qualname__.removesuffix(_BY_PATH)
+        found = _named_build(module, name)
+        if module == "__main__" and (found is self or (found is None and "<" not in name)):
+            return _build_of, (self.by_path, self.specs, self.store.seed)
+        if found is not self:
             raise UnpicklableError(
                 f"model {name}: pickle cannot find it by its name in {module}; decorate a function at the top of a "
                 "module, under its own name, or bind its dimensions, save the graph (gt.save) and load that (gt.load)"
             )
         return load_build, (module, name)
+
+    @cached_property
+    def by_path(self) -> ModelFunction:
+        """The function, with its path past the template that took its name: so pickle finds it, and what pickles the
+        functions of ``__main__`` by value, as cloudpickle for the workers of joblib, sends it whole."""
+        own = self.function
+        assert isinstance(own, FunctionType)
+        copy = FunctionType(own.__code__, own.__globals__, own.__name__, own.__defaults__, own.__closure__)
+        copy.__kwdefaults__ = own.__kwdefaults__
+        copy.__qualname__ = own.__qualname__.removesuffix(_BY_PATH) + _BY_PATH
+        return copy
+
+
+def _build_of(function: ModelFunction, specs: Mapping[str, Spec], seed: int) -> ModelBuild:
+    """What builds the model of a function: that of this process, where pickle found the function in it."""
+    found = _named_build(function.__module__, function.__qualname__.removesuffix(_BY_PATH))
+    if found is not None and found.by_path is function:
+        return found
+    return ModelBuild(function, specs, VariableStore(seed))
 
 
 def load_build(module: str, name: str) -> ModelBuild:
@@ -99,7 +126,7 @@ def load_build(module: str, name: str) -> ModelBuild:
     import_module(module)
     found = _named_build(module, name)
     if found is None:
-        raise UnpicklableError(f"{module}.{name} is not a model any more (a function under @gt.model)")
+        raise UnpicklableError(f"{module} has no model {name} in this process (a function under @gt.model)")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -90,5 +91,57 @@ def test_models_that_have_no_name_of_their_own() -> None:
 def test_a_model_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     pickled = pickle.dumps(net)
     monkeypatch.setattr(sys.modules[__name__], "net", None)
-    with pytest.raises(UnpicklableError, match=r"net is not a model any more"):
+    with pytest.raises(UnpicklableError, match=r"test_pickling has no model net in this process"):
         pickle.loads(pickled)
+
+
+SCRIPT = """
+import multiprocessing, pickle, sys
+import cloudpickle
+import numpy as np
+import glowtrain as gt
+
+WIDTH = 5
+
+@gt.model(seed=3, x=gt.f32["batch", 4])
+def net(x, *, factor=2.0):
+    return gt.nn.linear(gt.nn.relu(gt.nn.linear(x, WIDTH)), 3) * factor
+
+X, Y = np.arange(24, dtype=np.float32).reshape(6, 4) / 24, np.array([0, 1, 2, 0, 1, 2])
+
+def fitted(model):
+    trainer = gt.Trainer(model, "softmax_cross_entropy", gt.optim.Adam())
+    trainer.fit((X, Y), epochs=2, progress=False)
+    return trainer
+
+def scores(model):
+    return fitted(model).predict(X)["output"].tobytes()
+
+def job():
+    return fitted(net)
+
+if __name__ == "__main__":
+    by_name = pickle.loads(pickle.dumps(net))
+    assert by_name.build is net.build
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(scores, (net,)) == scores(net)
+    with open(sys.argv[1], "wb") as file:
+        cloudpickle.dump((job, scores(net), X), file)
+"""
+"""A model of a script, sent to a process that runs the script again, and written for one that knows nothing of it."""
+
+WORKER = """
+import sys
+import cloudpickle
+with open(sys.argv[1], "rb") as file:
+    job, wanted, x = cloudpickle.load(file)
+trainer = cloudpickle.loads(cloudpickle.dumps(job()))
+assert trainer.predict(x)["output"].tobytes() == wanted
+"""
+
+
+def test_a_model_of_a_script_in_other_processes(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    for arguments in (["script.py", "job"], ["-c", WORKER, "job"]):
+        done = subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
