@@ -7,11 +7,11 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
 from glowtrain.deferred import dataclass
@@ -21,6 +21,7 @@ from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.memory import check_memory, overlap, row_major
 from glowtrain.torch.random_state import RandomKey
 from glowtrain.torch.read import read
+from glowtrain.torch.tracing.replay import check_calls, replay
 from glowtrain.torch.tracing.trace import Computation, Trace, traced
 
 Tensors = Sequence[torch.Tensor]
@@ -72,7 +73,10 @@ def captured(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Captured
     """
     for number, argument in enumerate(arguments):
         _check(argument, number)
-    trace = traced(Computation(_run(module), module=module), [_plain(each) for each in arguments], mutable=True)
+    check_calls(module)
+    trace = traced(
+        Computation(partial(replay, module), module=module), [_plain(each) for each in arguments], mutable=True
+    )
     if trace.updates:
         raise ModelError(f"{next(iter(trace.updates))!r} is changed in place, and belongs to what was captured")
     tensors = dict(zip(trace.inputs, filter(_is_tensor, arguments), strict=True))
@@ -86,16 +90,6 @@ def captured(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Captured
     updates = {leaf: found[wanted.index(trace.mutations[leaf.name])] for leaf in changed}
     keys = [random.key] if random.used else []
     return Captured([*leaves.values(), *keys], found[: len(computed)], returned, updates, random.used)
-
-
-def _run(module: torch.fx.GraphModule) -> Callable[..., Any]:
-    """The module node by node, so that each traced operator knows the line that it comes from."""
-
-    def run(*arguments: Any) -> Any:
-        with preserve_node_meta():
-            return torch.fx.Interpreter(module).run(*arguments)
-
-    return run
 
 
 def _plain(argument: Any) -> Any:

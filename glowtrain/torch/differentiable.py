@@ -260,6 +260,7 @@ class _Call(torch.autograd.Function):
         return training.forward(context, tensors)
 
     @staticmethod
+    @torch.compiler.disable  # Dynamo traces what is called in between of two of its graphs, by autograd too
     def backward(context: Any, *cotangents: torch.Tensor | None) -> Any:
         return context.training.backward(context, cotangents)
 

@@ -206,7 +206,7 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
     Raises :class:`ModelError` for what cannot be traced: control flow that depends on elements, calls out of PyTorch.
     """
     try:
-        with _ALONE, quiet() as said, traceable(forward_only=computation.forward_only):
+        with _ALONE, torch.enable_grad(), quiet() as said, traceable(forward_only=computation.forward_only):
             program = torch.export.export(computation, tuple(examples), strict=False)
             _check_attributes(program, " ".join(str(warning.message) for warning in said))
             if not _is_functional(program) or _missing(program):
