@@ -11,6 +11,7 @@ import numpy as np
 
 from glowtrain.graph import Operator, Sample
 from glowtrain.ops.convolution.convolution import Conv
+from glowtrain.ops.normalize.local_and_mean_variance import MeanVarianceNormalization
 from glowtrain.ops.pooling.pooling import Pool
 from glowtrain.ops.resample.resize import Resize
 from glowtrain.ops.sequence.recurrent import LSTM
@@ -94,6 +95,13 @@ def _unclipped_state(sample: Sample) -> bool:
     return operator.clip is not None and any(name.lower() not in _LEVEL for name in last)
 
 
+def _equal_elements(sample: Sample) -> bool:
+    operator, x = sample.operator, sample.inputs[0]
+    assert isinstance(operator, MeanVarianceNormalization)
+    assert x is not None
+    return not np.ptp(x, axis=operator.axes).all()
+
+
 _LEVEL = ("tanh", "sigmoid", "scaledtanh", "hardsigmoid")
 """Activations that are level where a clip cuts off."""
 _CORNERS = "it aligns corners of rounded extents, and takes axes that keep their extent whole, whatever the region"
@@ -105,6 +113,10 @@ IN_PART: dict[str, tuple[str, Callable[[Sample], bool]]] = {
     ),
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), (_PADS, _window_short_of_the_end)),
     "LSTM": ("it does not clip the cell state on its way to the last activation", _unclipped_state),
+    "MeanVarianceNormalization": (
+        "it takes the mean's square from the squares' mean: less than 0, and its root NaN, where elements are equal",
+        _equal_elements,
+    ),
     "Resize": (_CORNERS, _other_coordinates),
 }
 """Operators of which some uses are not compared, each with the reason."""

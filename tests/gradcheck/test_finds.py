@@ -29,6 +29,7 @@ from glowtrain.ops.microsoft.fused import FusedGemm
 from glowtrain.ops.microsoft.quantized import QLinearAveragePool
 from glowtrain.ops.ml.features import FeatureVectorizer
 from glowtrain.ops.ml.walk import TreeWalk
+from glowtrain.ops.normalize.local_and_mean_variance import MeanVarianceNormalization
 from glowtrain.ops.pooling.max_pool import MaxPool
 from glowtrain.ops.pooling.pooling import AveragePool, LpPool
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
@@ -203,6 +204,13 @@ def test_differences_know_of_straight_through_rules_in_loops() -> None:
     report = check(Graph(tuple(given.values()), {"last": last, "y": stacked}), inputs)
     assert report.passed, report
     assert {"x", "first", "scale"} <= set(report.subjects)
+
+
+def test_onnx_runtime_is_not_asked_for_the_deviation_of_equal_elements() -> None:
+    """It takes the root of the squares' mean less the mean's square, which rounding carries below 0."""
+    alone: Array = np.random.default_rng(0).uniform(-2, 2, (1, 4, 2, 5))
+    assert not comparable(Sample(MeanVarianceNormalization((-4,)), (alone,)))
+    assert comparable(Sample(MeanVarianceNormalization((0, 1)), (alone,)))
 
 
 def test_onnx_runtime_is_not_asked_about_cell_states_that_are_clipped() -> None:

@@ -12,7 +12,7 @@ from glowtrain.graph import Constant, Graph, Input, Operator, constant
 from glowtrain.lower.expand import expand
 from glowtrain.ops.contraction.products import MatMul
 from glowtrain.ops.control.scan import Scan
-from glowtrain.ops.microsoft.lstm import DynamicQuantizeLSTM
+from glowtrain.ops.microsoft.lstm import DynamicQuantizeLSTM, StateQuantizedLSTM
 from glowtrain.ops.quantized.integer_products import MatMulInteger
 from glowtrain.types import Array, DType, i8, type_of, u8
 
@@ -75,3 +75,12 @@ def test_products_are_those_of_integers(fixed: tuple[int, ...]) -> None:
     assert len(bodies) == 2
     assert len(products) == 4
     assert all(isinstance(product, MatMulInteger) for product in products)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_an_infinite_scale_of_a_weight_makes_no_nan_of_zeros() -> None:
+    """Sums are exact before they are scaled, so a zero in the input meets no infinity."""
+    x, weight, nothing = np.array([[[0.0, 2.0]]]), np.full((1, 2, 4), 3, np.int8), np.zeros((1, 1, 4), np.int8)
+    infinite, one = (np.array([np.inf]), np.zeros(1, np.int8)), (np.ones(1), np.zeros(1, np.int8))
+    y, *_ = StateQuantizedLSTM(hidden_size=1).reference(x, weight, nothing, *[None] * 5, *infinite, *one)
+    assert y.item() == np.tanh(1.0)

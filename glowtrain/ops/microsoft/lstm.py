@@ -18,6 +18,7 @@ from glowtrain.ops.quantized.convert import STEPS, DynamicQuantizeLinear
 from glowtrain.ops.quantized.integer_products import (
     BYTES,
     MatMulInteger,
+    centred,
     draw_bytes,
     draw_weight,
     recentred,
@@ -67,17 +68,19 @@ def product(x: Value, weight: Sequence[Value]) -> Value:
     return result
 
 
-def rounded(x: Array) -> Array:
-    """An array quantized to u8 by its range, as real numbers again."""
-    q, scale, zero = DynamicQuantizeLinear().reference(x)
-    return np.asarray((q.astype(x.dtype) - zero.astype(x.dtype)) * scale)
+def array_product(x: Array, weight: Array) -> Array:
+    """:func:`product` in NumPy. The sums are exact, and scaled as a whole: an infinite scale meets no single zero."""
+    quantized, factor, zero = DynamicQuantizeLinear().reference(x)
+    sums = centred(quantized, zero).astype(np.float64) @ weight[:-1]
+    return np.asarray(sums.astype(x.dtype) * (factor * weight[-1]))
 
 
-def real_weight(weight: Array, scale: Array, zero: Array) -> Array:
-    """[D, 4H, K] of real numbers, from [D, K, 4H] of integers."""
+def array_weight(weight: Array, scale: Array, zero: Array) -> Array:
+    """[D, 4H, K + 1], from [D, K, 4H] of integers: they, less their zero point, and behind each column's its scale."""
     shape = (weight.shape[0], 1, scale.shape[1] if scale.ndim == 2 else 1)
-    difference = weight.astype(scale.dtype) - zero.astype(scale.dtype).reshape(shape)
-    return np.transpose(difference * scale.reshape(shape), (0, 2, 1))
+    difference = centred(weight, zero.reshape(shape))
+    last = np.broadcast_to(scale.reshape(shape), (shape[0], 1, weight.shape[2]))
+    return np.concatenate((difference.astype(scale.dtype), last), 1).swapaxes(1, 2)
 
 
 @operator
@@ -120,11 +123,14 @@ class StateQuantizedLSTM(LSTM):
         return super().cell(x, (r, *extra[peepholes:]), extra[:peepholes], states, f)
 
     def summed(self, x: Any, h: Any, r: Any) -> Any:
-        return x + product(h, r) if isinstance(x, Value) else x + rounded(h) @ r
+        return x + (product if isinstance(x, Value) else array_product)(h, r)
 
     def reference(self, *inputs: Any) -> tuple[Array, ...]:
         x, w, r, *options = inputs[:8]
-        return super().reference(rounded(x), real_weight(w, *inputs[8:10]), real_weight(r, *inputs[10:12]), *options)
+        return super().reference(x, array_weight(w, *inputs[8:10]), array_weight(r, *inputs[10:12]), *options)
+
+    def array_products(self, x: Array, w: Array) -> Array:
+        return array_product(x, w.T)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:

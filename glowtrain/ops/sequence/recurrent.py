@@ -219,6 +219,10 @@ class Recurrent(Operator):
         """The input's products [T, B, gates H], the recurrent weight [H, gates H], what the cell gets behind extras."""
         return x @ Transpose(perm=(1, 0))(w), Transpose(perm=(1, 0))(r), ()
 
+    def array_products(self, x: Array, w: Array) -> Array:
+        """The first of :meth:`products` in NumPy."""
+        return x @ w.T
+
     def reference(self, *inputs: Any) -> tuple[Array, ...]:
         x, w, r, bias, lengths, *starts, peepholes = self._operands(inputs)
         if self.layout:
@@ -235,9 +239,11 @@ class Recurrent(Operator):
     def _loop(self, place: int, x: Array, lengths: Array | None, parts: Sequence[Any]) -> list[Array]:
         """One direction's Y [T, B, H] and final states [B, H], step by step."""
         w, r, bias, *starts, peepholes = parts
-        projected = x @ w.T + (0 if bias is None else self.input_bias(bias, np.concatenate))
+        projected = self.array_products(x, w) + (0 if bias is None else self.input_bias(bias, np.concatenate))
         extra = self.extras(None if bias is None else bias[bias.shape[0] // 2 :], peepholes)
-        states = [np.zeros((x.shape[1], r.shape[1]), x.dtype) if start is None else start for start in starts]
+        states = [
+            np.zeros((x.shape[1], r.shape[0] // self.gates), x.dtype) if start is None else start for start in starts
+        ]
         y = np.zeros((x.shape[0], *states[0].shape), x.dtype)
         order = range(x.shape[0])
         for step in reversed(order) if self.direction == "reverse" or place == 1 else order:
