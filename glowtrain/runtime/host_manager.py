@@ -194,8 +194,8 @@ class HostManager:
         return [self.managers[name] for name in names]
 
     def network(self, name: str, version: str | None = None) -> Network:
-        """A network by name, and by version; by default the one that was added last. Raises
-        :class:`UnknownNetworkError` naming those that there are."""
+        """A network by name, and by version; by default the highest: numbers by their value, then
+        names. Raises :class:`UnknownNetworkError` naming those that there are."""
         return self._registry.find(name, version)
 
     def networks(self) -> list[Network]:

@@ -25,8 +25,8 @@ class Registry:
         """Whether it is closed but for requests in pipelines, which have networks to ask yet."""
         self._lock = Condition()
         self._networks: dict[str, dict[str, Network]] = {}
-        """By name and version; the version that was added last is the one that is meant. Read without the lock, so a
-        network's versions are another dict whenever they change."""
+        """By name and version, versions ascending. Read without the lock, so a network's versions are another dict
+        whenever they change."""
         self._adding: set[tuple[str, str]] = set()
 
     def renew(self, why: str) -> None:
@@ -51,8 +51,8 @@ class Registry:
     # --- networks -----------------------------------------------------------------------------------------------------
 
     def find(self, name: str, version: str | None) -> Network:
-        """A network by name, and by version; without one the version that was added last. Raises
-        :class:`UnknownNetworkError` naming those that there are."""
+        """A network by name, and by version; without one the highest version (:func:`by_number`).
+        Raises :class:`UnknownNetworkError` naming those that there are."""
         versions = self._networks.get(name)
         if not versions:
             known = (*self._networks, *self.pipelines.names)
@@ -101,13 +101,18 @@ class Registry:
                 self._lock.notify_all()
 
     def add(self, network: Network) -> Network | None:
-        """Have a network found by its name, unless it is closed; the one whose place it takes."""
+        """Have a network found by its name, unless it is closed; the one whose place it takes, and whose counts it goes
+        on with."""
         with self._lock:
             if self.closed is not None:
                 return None
             versions = self._networks.get(network.name, {})
-            self._networks[network.name] = {**versions, network.version: network}
-            return versions.get(network.version)
+            replaced = versions.get(network.version)
+            if replaced is not None:
+                network.counts = replaced.counts
+            changed = {**versions, network.version: network}
+            self._networks[network.name] = {version: changed[version] for version in sorted(changed, key=by_number)}
+            return replaced
 
     def take_out(self, name: str, version: str | None) -> Network:
         """Have a network no longer found. Raises :class:`UnknownNetworkError`."""
@@ -161,3 +166,9 @@ class Registry:
         """Wait, for at most so many seconds, until nobody is adding a network."""
         with self._lock:
             self._lock.wait_for(lambda: not self._adding, timeout)
+
+
+def by_number(version: str) -> tuple[bool, int, str]:
+    """Orders versions: numbers by their value, then names."""
+    number = version.isdecimal()
+    return (not number, int(version) if number else 0, version)

@@ -43,11 +43,11 @@ class ServingHost(Protocol):
     """Networks by name and version, and requests to them. Every method may be called from any thread."""
 
     def networks(self) -> Sequence[ServedNetwork]:
-        """All of them."""
+        """All of them, the versions of each ascending."""
         ...
 
     def network(self, name: str, version: str | None = None) -> ServedNetwork:
-        """One of them; the newest version without one. Raises :class:`UnknownNetworkError`."""
+        """One of them; the highest version without one. Raises :class:`UnknownNetworkError`."""
         ...
 
     def run(

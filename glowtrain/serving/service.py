@@ -61,7 +61,7 @@ class InferenceService:
     def model_metadata(self, name: str, version: str | None) -> dict[str, Any]:
         """A model's versions, inputs and outputs. Raises :class:`UnknownNetworkError`."""
         network = self._network(name, version)
-        versions = sorted((each.version for each in self._host.networks() if each.name == name), key=by_number)
+        versions = [each.version for each in self._host.networks() if each.name == name]
         return {
             "name": name,
             "versions": versions,
@@ -171,8 +171,3 @@ def wanted(request: InferRequest, network: ServedNetwork) -> list[str]:
     names = [output.name for output in request.outputs] or list(network.signature.outputs)
     check_outputs(names, network.signature.outputs, request.model)
     return names
-
-
-def by_number(version: str) -> tuple[int, str]:
-    """Orders versions: numbers by their value."""
-    return (int(version) if version.isdecimal() else 0, version)

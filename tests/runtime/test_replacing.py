@@ -60,3 +60,25 @@ def test_the_one_that_is_replaced_answers_what_it_was_asked() -> None:
         host.add_network("scaled", scaled(3.0), replace=True)
         assert [float(future.result()["y"][0, 0]) for future in asked] == [2.0] * 3
         assert first(host) == 3.0
+
+
+@pytest.mark.parametrize("order", [("2", "1"), ("10", "9", "2"), ("nightly", "10", "2"), ("1", "2", "1")])
+def test_the_version_that_is_meant_is_the_highest_whatever_came_last(order: tuple[str, ...]) -> None:
+    """Numbers by their value, then names."""
+    with HostManager() as host:
+        for version in order:
+            host.add_network("scaled", scaled(2.0), version=version, batch_sizes=[1], replace=True)
+        highest = "nightly" if "nightly" in order else max(order, key=int)
+        assert host.network("scaled").version == highest
+        host.remove_network("scaled", highest)
+        assert host.network("scaled").version == max({*order} - {highest}, key=int)
+
+
+def test_one_that_takes_its_own_place_counts_on() -> None:
+    """Counters of Prometheus only grow."""
+    with HostManager() as host:
+        for _ in range(3):
+            host.add_network("scaled", scaled(2.0), batch_sizes=[1], replace=True)
+            first(host)
+        samples = {sample.name: sample.value for sample in host.metrics()}
+        assert (samples["nv_inference_request_success"], samples["nv_inference_count"]) == (3, 3)

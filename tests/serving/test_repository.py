@@ -99,6 +99,15 @@ def test_several_versions_by_configuration(client: Any, tmp_path: Path) -> None:
     assert versions == ["1", "2"]
 
 
+def test_a_lower_version_that_comes_later_is_not_the_one_that_is_meant(client: Any, tmp_path: Path) -> None:
+    """What a request without a version gets is the same after a load as after a restart."""
+    put(tmp_path, "double", "2", 20.0)
+    client.load_model("double")
+    config(tmp_path, "double", "versions = [1, 2]")
+    client.load_model("double")
+    assert [first(client, "double", version) for version in ("1", "2", "")] == [2.0, 20.0, 20.0]
+
+
 def test_a_model_that_cannot_be_loaded_leaves_the_one_that_is(client: Any, tmp_path: Path) -> None:
     path = put(tmp_path, "double", "2")
     path.write_bytes(b"this is no model")

@@ -12,7 +12,7 @@ from glowtrain.runtime.checks import check_request
 @dataclass(frozen=True)
 class NetworkCall:
     """One call of the network ``name``, or of the pipeline; see :meth:`HostManager.run`. ``version`` is None for the
-    one that was added last, ``outputs`` for all of them, and ``timeout`` (seconds) for as long as it takes.
+    highest, ``outputs`` for all of them, and ``timeout`` (seconds) for as long as it takes.
 
     Raises :class:`InputError` for a priority or a time-out that is none; a network looks at the rest.
     """
