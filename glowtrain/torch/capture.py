@@ -20,7 +20,7 @@ from glowtrain.graph import Input, Value, Variable
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.memory import check_memory, overlap, row_major
 from glowtrain.torch.random_state import RandomKey
-from glowtrain.torch.read import read
+from glowtrain.torch.read import check_shapes, read
 from glowtrain.torch.tracing.replay import check_calls, replay
 from glowtrain.torch.tracing.trace import Computation, Trace, traced
 
@@ -77,6 +77,7 @@ def captured(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Captured
     trace = traced(
         Computation(partial(replay, module), module=module), [_plain(each) for each in arguments], mutable=True
     )
+    check_shapes(trace)
     if trace.updates:
         raise ModelError(f"{next(iter(trace.updates))!r} is changed in place, and belongs to what was captured")
     tensors = dict(zip(trace.inputs, filter(_is_tensor, arguments), strict=True))

@@ -48,6 +48,7 @@ def read(trace: Trace, leaves: Mapping[str, Value], random: Draws, prefix: str =
     Nodes are named after the submodules and nodes of the trace, ``/layers.0/linear``, without ``prefix``. Raises
     :class:`UnsupportedOperatorError` that names all operators which cannot be read, with their lines.
     """
+    check_shapes(trace, prefix)
     _check(trace, prefix)
     values: dict[torch.fx.Node, Any] = {}
     made_for: dict[Node, torch.fx.Node] = {}
@@ -124,12 +125,15 @@ def _differentiated(
     return [zeros(value.type) if gradient is None else gradient for value, gradient in zip(inputs, found, strict=True)]
 
 
-def _check(trace: Trace, prefix: str) -> None:
-    """Raise :class:`UnsupportedOperatorError` if operators cannot be read, :class:`ModelError` where shapes depend on
-    elements."""
+def check_shapes(trace: Trace, prefix: str = "") -> None:
+    """Raise :class:`ModelError` where shapes depend on elements."""
     for node in trace.graph.nodes:
         if node.op == "call_function" and any(map(_depends_on_elements, _facts(node))):
             raise ModelError(f"{_where(node, prefix)}: what it gives, or its shape, depends on elements. {FIXED}")
+
+
+def _check(trace: Trace, prefix: str) -> None:
+    """Raise :class:`UnsupportedOperatorError` if operators cannot be read."""
     found: dict[str, torch.fx.Node] = {}
     for node in trace.graph.nodes:
         known = node.target is operator.getitem or _is_gradient(node.target) or name_of(node.target) in TABLE

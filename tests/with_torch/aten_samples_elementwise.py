@@ -593,3 +593,4 @@ function(
 )
 function("rrelu in training", lambda x: F.rrelu(x, training=True), normal(100, 200), random=True)
 function("randperm", lambda x: torch.randperm(100) + x.long(), real(1), random=True)
+function("log1p of what is large", torch.log1p, exactly(1e8, 1e30, 3.0, -0.3))

@@ -179,6 +179,12 @@ loss(
     exactly([3, 0, -1, 1], [1, -1, 2, 0]),
 )
 loss(
+    "nn.MultiLabelMarginLoss of labels named twice",
+    lambda how: nn.MultiLabelMarginLoss(reduction=how),
+    real(2, 4),
+    exactly([3, 3, 0, -1], [1, 1, 1, 1]),
+)
+loss(
     "nn.PoissonNLLLoss", lambda how: nn.PoissonNLLLoss(full=True, reduction=how), real(4, 3), real(4, 3, low=0, high=5)
 )
 loss(
@@ -224,3 +230,4 @@ function(
 function("nll_loss's own operators", lambda x, t: (aten.nll_loss(x, t), aten.nll_loss_nd(x, t)), real(4, 5), whole(4))
 function("nll_loss2d", aten.nll_loss2d, real(2, 5, 3, 3), whole(2, 3, 3))
 layer("nn.LinearCrossEntropyLoss", lambda: nn.LinearCrossEntropyLoss(8, 5), real(4, 8), whole(4))
+function("soft_margin_loss far off", lambda x: F.soft_margin_loss(x, torch.tensor([-1.0, 1.0])), exactly(40.0, -9.0))

@@ -475,3 +475,24 @@ function(
     real(4, 3),
 )
 function("pairwise_distance", F.pairwise_distance, real(4, 3), real(4, 3))
+function(
+    "scalars along an axis",
+    lambda x, i, y: (
+        x.gather(0, i), x.index_select(0, i), x.scatter(0, i, y), x.scatter(0, i, 2.0), x.scatter_add(0, i, y),
+        x.index_add(0, i, y), x.index_fill(0, i, 3.0), x.index_reduce(0, i, y, "mean"), x.topk(1), x.sort(0),
+        x.argsort(0), x.argmax(0), x.argmin(0), x.kthvalue(1, 0), x.max(0), x.cumsum(0), x.cummax(0), x.softmax(0),
+        x.scatter_reduce(0, i, y, "amax"),
+    ),
+    real(),
+    whole(below=1),
+    real(),
+)  # fmt: skip
+function("cat of nothing", lambda x: torch.cat([x[:0], x[3:]]), real(3))
+function(
+    "index_fill, twice in a slice",
+    lambda x, y, i: (x.index_fill(1, i, y), x.index_fill(0, i, 2.0)),
+    real(4, 5),
+    real(),
+    exactly(2, 1, 2, 0),
+)
+function("norms of zeros", lambda x: (torch.norm(x, 0.5), torch.norm(x, 3, dim=1)), exactly([0.0, 0.0], [0.5, 0.0]))

@@ -99,3 +99,19 @@ def test_an_input_that_requires_a_gradient_changed_in_place() -> None:
         found.append(x.grad)
     assert any("requires a gradient is changed in place" in str(each.message) for each in noted)
     close(*found)
+
+
+@pytest.mark.filterwarnings("default::glowtrain.torch.backend.FallbackWarning")
+def test_results_whose_shape_depends_on_elements_are_left_to_pytorch() -> None:
+    x = ramp(5)
+    with pytest.warns(FallbackWarning, match="depends on elements"):
+        found = compiled(torch.argwhere, fullgraph=True)(x)
+    assert found.tolist() == torch.argwhere(x).tolist()
+
+
+# --- numbers that are not finite --------------------------------------------------------------------------------------
+
+
+def test_logaddexp_of_equal_infinities() -> None:
+    x, y = torch.tensor([-torch.inf, 1.0, -torch.inf]), torch.tensor([-torch.inf, -torch.inf, 2.0])
+    torch.testing.assert_close(compiled(torch.logaddexp)(x, y), torch.logaddexp(x, y))

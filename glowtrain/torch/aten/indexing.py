@@ -15,12 +15,12 @@ from glowtrain.ops.indexing.gather import Gather, GatherElements, GatherND
 from glowtrain.ops.indexing.scatter import ScatterElements, ScatterND
 from glowtrain.ops.indexing.top_k import TopK
 from glowtrain.ops.objective.stop_gradient import StopGradient
-from glowtrain.ops.reduce.reduction import ReduceSum
+from glowtrain.ops.reduce.reduction import ReduceMax, ReduceSum
 from glowtrain.ops.tensor.move import Concat, Expand, Transpose, reshape
 from glowtrain.torch.aten.elementwise.arithmetic import div_mode
 from glowtrain.torch.aten.shapes import slice_
-from glowtrain.torch.aten.table import AtenCall, as_type, aten
-from glowtrain.types import Shape, boolean, i64
+from glowtrain.torch.aten.table import AtenCall, along_axis, as_type, aten
+from glowtrain.types import Shape, boolean, f32, i64
 
 
 @aten("embedding.default")
@@ -69,18 +69,19 @@ def _bagged(call: AtenCall, bag: Value, rows: Value, reduce: str) -> Value:
     """Rows by the number of their bag; empty ones are 0."""
     bags, size = call.shape
     empty = constant(np.zeros((bags + 1, size), rows.dtype.numpy))
-    joined: Value = index_reduce(call, empty, 0, bag, rows, reduce, include_self=False)
-    return joined[:bags]
+    return _index_reduced(call, empty, 0, bag, rows, reduce, include_self=False)[:bags]
 
 
 @aten("index_select.default")
+@along_axis
 def index_select(call: AtenCall, x: Value, dim: int, index: Value) -> Any:
     return Gather(axis=dim % x.rank)(x, index)
 
 
 @aten("gather.default")
+@along_axis
 def gather(call: AtenCall, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Any:
-    return GatherElements(axis=dim % x.rank)(x, index)
+    return GatherElements(axis=dim % x.rank)(x, as_type(index, i64))
 
 
 @aten("take_along_dim.default")
@@ -99,16 +100,19 @@ def take(call: AtenCall, x: Value, index: Value) -> Any:
 
 
 @aten("scatter.src", "scatter.value")
+@along_axis
 def scatter(call: AtenCall, x: Value, dim: int, index: Value, source: Any) -> Any:
     return ScatterElements(axis=dim % x.rank)(x, index, _sources(x, index, source))
 
 
 @aten("scatter_add.default")
+@along_axis
 def scatter_add(call: AtenCall, x: Value, dim: int, index: Value, source: Value) -> Any:
     return ScatterElements(axis=dim % x.rank, reduction="add")(x, index, _sources(x, index, source))
 
 
 @aten("index_add.default")
+@along_axis
 def index_add(call: AtenCall, x: Value, dim: int, index: Value, source: Value, alpha: Any = 1) -> Any:
     """Slices along an axis, added where the index says."""
     axis = dim % x.rank
@@ -117,37 +121,64 @@ def index_add(call: AtenCall, x: Value, dim: int, index: Value, source: Value, a
     return ScatterElements(axis=axis, reduction="add")(x, _expanded(wide, source.shape), scaled)
 
 
+@aten("index_fill.int_Scalar", "index_fill.int_Tensor")
+@along_axis
+def index_fill(call: AtenCall, x: Value, dim: int, index: Value, value: Any) -> Any:
+    """A number in the slices that the index names, and counts once in the gradient however often it names one."""
+    axis, extent = dim % x.rank, x.shape[dim]
+    columns = reshape(index, (index.type.size, 1))
+    named = Equal()(Where()(columns < 0, columns + extent, columns), constant(np.arange(extent), index.dtype))
+    chosen = ReduceMax(axes=(0,), keepdims=False)(as_type(named, f32)) > 0
+    return Where()(reshape(chosen, (extent, *[1] * (x.rank - axis - 1))), reshape(call.cast(value), ()), x)
+
+
 @aten("scatter.reduce", "scatter.value_reduce")
+@along_axis
 def scatter_with(call: AtenCall, x: Value, dim: int, index: Value, source: Any, *, reduce: str) -> Any:
     operators = {"add": "sum", "multiply": "prod"}
     return scatter_reduce(call, x, dim, index, _sources(x, index, source), operators[reduce])
 
 
 @aten("index_reduce.default")
+@along_axis
 def index_reduce(
     call: AtenCall, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
 ) -> Any:
+    return _index_reduced(call, x, dim, index, source, reduce, include_self)
+
+
+def _index_reduced(
+    call: AtenCall, x: Value, dim: int, index: Value, source: Value, reduce: str, include_self: bool
+) -> Value:
     axis = dim % x.rank
     wide = reshape(index, (index.type.size, *[1] * (x.rank - axis - 1)))
-    return scatter_reduce(call, x, dim, _expanded(wide, source.shape), source, reduce, include_self=include_self)
+    return _scatter_reduced(call, x, dim, _expanded(wide, source.shape), source, reduce, include_self)
 
 
 @aten("scatter_reduce.two")
+@along_axis
 def scatter_reduce(
     call: AtenCall, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
 ) -> Any:
+    return _scatter_reduced(call, x, dim, index, source, reduce, include_self)
+
+
+def _scatter_reduced(
+    call: AtenCall, x: Value, dim: int, index: Value, source: Value, reduce: str, include_self: bool
+) -> Value:
     """Without ``include_self``, elements that others meet begin as the operation's neutral element."""
     axis, source = dim % x.rank, _sources(x, index, source)
     if not include_self:
         x = ScatterElements(axis=axis)(x, index, _sources(x, index, _neutral(x, reduce)))
     operators = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
-    met = ScatterElements(axis=axis, reduction=operators[reduce])(x, index, source)
+    met: Value = ScatterElements(axis=axis, reduction=operators[reduce])(x, index, source)
     if reduce != "mean":
         return met
     none = constant(np.full(x.shape, 1 if include_self else 0, x.dtype.numpy))
     counts = ScatterElements(axis=axis, reduction="add")(none, index, _sources(x, index, 1))
     rounding = None if x.dtype.is_float else "floor"
-    return div_mode(call, met, Max()(counts, call.cast(1)), rounding)
+    mean: Value = div_mode(call, met, Max()(counts, call.cast(1)), rounding)
+    return mean
 
 
 def _neutral(x: Value, reduce: str) -> Any:
@@ -240,11 +271,13 @@ def _put_masked(x: Value, indices: Sequence[Value | None], values: Value, accumu
 
 
 @aten("topk.default")
+@along_axis
 def topk(call: AtenCall, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     return TopK(axis=dim % x.rank, largest=largest, k=k)(x)
 
 
 @aten("sort.default", "sort.stable")
+@along_axis
 def sort(call: AtenCall, x: Value, *given: Any, **named: Any) -> Any:
     arguments = [each for each in given if each is not None]
     dim, descending = (*arguments, *(-1, False)[len(arguments) :])[-2:]
@@ -253,26 +286,24 @@ def sort(call: AtenCall, x: Value, *given: Any, **named: Any) -> Any:
 
 
 @aten("argsort.default", "argsort.stable")
+@along_axis
 def argsort(call: AtenCall, x: Value, dim: int = -1, descending: bool = False, **named: Any) -> Any:
     dim = named.get("dim", dim)
     return TopK(axis=dim % x.rank, largest=named.get("descending", descending), k=x.shape[dim])(x)[1]
 
 
 @aten("kthvalue.default")
+@along_axis
 def kthvalue(call: AtenCall, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """The k-th smallest, and its index."""
-    if not x.rank:
-        return x, constant(0)
     axis = dim % x.rank
-    found = TopK(axis=axis, largest=False, k=k)(x)
-    types = (type_.shape for type_ in call.types if type_ is not None)
-    return [reshape(slice_(call, each, axis, k - 1, k), shape) for each, shape in zip(found, types, strict=True)]
+    return [slice_(call, each, axis, k - 1, k) for each in TopK(axis=axis, largest=False, k=k)(x)]
 
 
 @aten("median.dim")
 def median_along(call: AtenCall, x: Value, dim: int = -1, keepdim: bool = False) -> Any:
     """The lower one of two in the middle."""
-    return kthvalue(call, x, (x.shape[dim] + 1) // 2 if x.rank else 1, dim, keepdim)
+    return kthvalue(call, x, (x.shape[dim] + 1) // 2 if x.rank else 1, dim)
 
 
 @aten("median.default")

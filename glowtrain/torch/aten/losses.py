@@ -14,7 +14,7 @@ from glowtrain.ops.elementwise.logic import Equal, Less, Where
 from glowtrain.ops.elementwise.transcendental import Exp, Log
 from glowtrain.ops.indexing.gather import GatherElements
 from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
-from glowtrain.ops.reduce.reduction import ReduceMean, ReduceMin, ReduceSum
+from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from glowtrain.ops.reduce.softmax import LogSoftmax
 from glowtrain.ops.tensor.move import reshape
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
@@ -178,9 +178,9 @@ def multilabel_margin_loss(call: AtenCall, x: Value, target: Value, reduction: i
     named = Where()(valid, labels, constant(-1))
     own = GatherElements(axis=1)(scores, Where()(valid, labels, constant(0)))
     is_label = Equal()(named[:, :, None], places)
-    others = ReduceSum(axes=(1,), keepdims=True)(as_type(is_label, x.dtype))
+    labelled = ReduceMax(axes=(1,), keepdims=True)(as_type(is_label, x.dtype))
     short = Clip()(1.0 - own[:, :, None] + scores[:, None, :], call.cast(0))
-    counted = as_type(valid, x.dtype)[:, :, None] * (1.0 - others)
+    counted = as_type(valid, x.dtype)[:, :, None] * (1.0 - labelled)
     losses = ReduceSum(axes=(1, 2), keepdims=False)(short * counted) * (1 / classes)
     return reshape(reduced(losses, reduction), call.shape), None
 

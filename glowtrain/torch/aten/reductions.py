@@ -18,7 +18,7 @@ from glowtrain.ops.reduce import reduction
 from glowtrain.ops.reduce.scans import CumProd
 from glowtrain.ops.reduce.softmax import LogSoftmax, Softmax
 from glowtrain.ops.tensor.move import reshape
-from glowtrain.torch.aten.table import AtenCall, as_type, aten
+from glowtrain.torch.aten.table import AtenCall, along_axis, as_type, aten
 from glowtrain.types import TensorType, boolean, f32, i64
 
 Dims = int | Sequence[int] | None
@@ -73,30 +73,33 @@ def min_(call: AtenCall, x: Value) -> Any:
 
 
 @aten("max.dim")
+@along_axis
 def max_dim(call: AtenCall, x: Value, dim: int, keepdim: bool = False) -> Any:
-    return _extremum(ArgMax, call, x, dim)
+    return _extremum(ArgMax, x, dim)
 
 
 @aten("min.dim")
+@along_axis
 def min_dim(call: AtenCall, x: Value, dim: int, keepdim: bool = False) -> Any:
-    return _extremum(ArgMin, call, x, dim)
+    return _extremum(ArgMin, x, dim)
 
 
-def _extremum(operator: Callable[..., Any], call: AtenCall, x: Value, dim: int) -> tuple[Value, Value]:
+def _extremum(operator: Callable[..., Any], x: Value, dim: int) -> tuple[Value, Value]:
     """Values and indices along an axis. The values are those at the indices, so that of equal ones only that one has
     the gradient."""
-    rows = x if x.rank else reshape(x, (1,))
-    axis = dim % rows.rank
-    index = operator(axis=axis, keepdims=True)(rows)
-    return reshape(GatherElements(axis=axis)(rows, index), call.shape), reshape(index, call.shape)
+    axis = dim % x.rank
+    index = operator(axis=axis, keepdims=True)(x)
+    return GatherElements(axis=axis)(x, index), index
 
 
 @aten("argmax.default")
+@along_axis
 def argmax(call: AtenCall, x: Value, dim: int | None = None, keepdim: bool = False) -> Any:
     return _arg(ArgMax, call, x, dim, keepdim)
 
 
 @aten("argmin.default")
+@along_axis
 def argmin(call: AtenCall, x: Value, dim: int | None = None, keepdim: bool = False) -> Any:
     return _arg(ArgMin, call, x, dim, keepdim)
 
@@ -198,42 +201,47 @@ def vector_norm(
         return reduced(reduction.ReduceSum, as_type(~Equal()(x, call.cast(0)), x.dtype), dim, keepdim)
     if order in (float("inf"), float("-inf")):
         return reduced(reduction.ReduceMax if order > 0 else reduction.ReduceMin, Abs()(x), dim, keepdim)
-    powers = reduced(reduction.ReduceSum, Pow()(Abs()(x), call.cast(order)), dim, keepdim)
-    zero = Equal()(powers, call.cast(0))  # where the root's slope has no end, the norm's gradient is 0
-    return Where()(zero, call.cast(0), Pow()(Where()(zero, call.cast(1), powers), call.cast(1 / order)))
+    powers = reduced(reduction.ReduceSum, _flat_at_zero(Abs()(x), order), dim, keepdim)
+    return _flat_at_zero(powers, 1 / order)
 
 
-def _along(operator: Callable[[int], Callable[[Value], Any]], x: Value, dim: int) -> Value:
-    """An operator along an axis; a scalar is one element along one."""
-    rows = x if x.rank else reshape(x, (1,))
-    return reshape(operator(dim % rows.rank)(rows), x.shape)
+def _flat_at_zero(x: Value, exponent: float) -> Value:
+    """A power of what is not negative; at 0 its gradient is 0, also where the power's slope has no end."""
+    number = constant(0, x.dtype)
+    zero = Equal()(x, number)
+    safe = Where()(zero, constant(1, x.dtype), x)
+    result: Value = Where()(zero, Pow()(number, constant(exponent, x.dtype)), Pow()(safe, constant(exponent, x.dtype)))
+    return result
 
 
 @aten("cumsum.default")
+@along_axis
 def cumsum(call: AtenCall, x: Value, dim: int, dtype: Any = None) -> Any:
-    return _along(lambda axis: CumSum(axis=axis), call.cast(x), dim)
+    return CumSum(axis=dim % x.rank)(call.cast(x))
 
 
 @aten("cumprod.default")
+@along_axis
 def cumprod(call: AtenCall, x: Value, dim: int, dtype: Any = None) -> Any:
-    return _along(lambda axis: CumProd(axis=axis), call.cast(x), dim)
+    return CumProd(axis=dim % x.rank)(call.cast(x))
 
 
 @aten("cummax.default")
+@along_axis
 def cummax(call: AtenCall, x: Value, dim: int) -> Any:
     return _running_extremum(GreaterOrEqual(), x, dim)
 
 
 @aten("cummin.default")
+@along_axis
 def cummin(call: AtenCall, x: Value, dim: int) -> Any:
     return _running_extremum(LessOrEqual(), x, dim)
 
 
 def _running_extremum(wins: Callable[[Value, Value], Value], x: Value, dim: int) -> tuple[Value, Value]:
     """Values and indices: of equal elements the last, and NaN wins over numbers."""
-    rows = x if x.rank else reshape(x, (1,))
-    axis = dim % rows.rank
-    type_ = rows.type.with_shape((*rows.shape[:axis], *rows.shape[axis + 1 :]))
+    axis = dim % x.rank
+    type_ = x.type.with_shape((*x.shape[:axis], *x.shape[axis + 1 :]))
     best, here = Input(type_, "best"), Input(type_, "here")
     at, number = Input(TensorType(i64, type_.shape), "at"), Input(TensorType(i64), "number")
     taken = wins(here, best)
@@ -241,18 +249,20 @@ def _running_extremum(wins: Callable[[Value, Value], Value], x: Value, dim: int)
         taken = Or()(taken, IsNaN()(here))
     place = Where()(taken, number, at)
     body = Graph((best, at, here, number), {"best": Where()(taken, here, best), "at": place, "index": place})
-    first = reshape(StopGradient()(rows[(*[slice(None)] * axis, slice(0, 1))]), type_.shape)
-    numbers = constant(np.arange(rows.shape[axis]))
+    first = reshape(StopGradient()(x[(*[slice(None)] * axis, slice(0, 1))]), type_.shape)
+    numbers = constant(np.arange(x.shape[axis]))
     scan = Scan(body, 2, (axis, 0), (axis,))
-    index = scan(first, constant(np.zeros(type_.shape, np.int64)), StopGradient()(rows), numbers)[2]
-    return reshape(GatherElements(axis=axis)(rows, index), x.shape), reshape(index, x.shape)
+    index = scan(first, constant(np.zeros(type_.shape, np.int64)), StopGradient()(x), numbers)[2]
+    return GatherElements(axis=axis)(x, index), index
 
 
 @aten("softmax.int", "_softmax.default")
+@along_axis
 def softmax(call: AtenCall, x: Value, dim: int, *_: Any, **__: Any) -> Any:
-    return _along(lambda axis: Softmax(axis=axis), call.cast(x), dim)
+    return Softmax(axis=dim % x.rank)(call.cast(x))
 
 
 @aten("log_softmax.int", "_log_softmax.default")
+@along_axis
 def log_softmax(call: AtenCall, x: Value, dim: int, *_: Any, **__: Any) -> Any:
-    return _along(lambda axis: LogSoftmax(axis=axis), call.cast(x), dim)
+    return LogSoftmax(axis=dim % x.rank)(call.cast(x))

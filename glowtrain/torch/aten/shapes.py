@@ -137,7 +137,7 @@ def select_scatter(call: AtenCall, x: Value, source: Value, dim: int, index: int
 @aten("cat.default", "concat.default", "concatenate.default")
 def cat(call: AtenCall, tensors: Sequence[Value], dim: int = 0) -> Any:
     """Tensors of no elements and one axis, which PyTorch lets pass, are left out."""
-    pieces = [call.cast(each) for each in tensors if each.shape != (0,)]
+    pieces = [call.cast(each) for each in tensors if each.shape != (0,)] or [call.cast(tensors[0])]
     return Concat(axis=dim % len(call.shape))(*pieces) if len(pieces) > 1 else pieces[0]
 
 

@@ -9,6 +9,7 @@ call.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch
 from glowtrain.deferred import dataclass
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.logic import Cast
+from glowtrain.ops.tensor.move import reshape
 from glowtrain.torch.dtypes import from_torch_dtype
 from glowtrain.torch.random_state import Draws
 from glowtrain.types import DType, Shape, TensorType
@@ -38,6 +40,23 @@ def aten(*names: str) -> Callable[[Reading], Reading]:
         return function
 
     return enter
+
+
+def along_axis(reading: Reading) -> Reading:
+    """What computes along an axis; scalars are given to it as rows of one element, as ATen takes them there."""
+
+    @wraps(reading)
+    def read(call: AtenCall, *given: Any, **named: Any) -> Any:
+        results = reading(call, *map(_row, given), **{name: _row(each) for name, each in named.items()})
+        if not isinstance(results, (tuple, list)):
+            return reshape(results, call.shape)
+        return [reshape(y, type_.shape) for y, type_ in zip(results, call.types, strict=True) if type_ is not None]
+
+    return read
+
+
+def _row(given: Any) -> Any:
+    return reshape(given, (1,)) if isinstance(given, Value) and not given.rank else given
 
 
 @dataclass(frozen=True)

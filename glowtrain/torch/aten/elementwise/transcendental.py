@@ -36,8 +36,9 @@ def expm1(call: AtenCall, x: Value) -> Any:
 def log1p(call: AtenCall, x: Value) -> Any:
     """2 artanh(x / (x + 2)), which keeps the digits of small x."""
     x = call.cast(x)
-    small = 2.0 * transcendental.Atanh()(x / (x + 2.0))
-    return logic.Where()(arithmetic.Abs()(x) < 0.5, small, transcendental.Log()(x + 1.0))
+    is_small = arithmetic.Abs()(x) < 0.5
+    small = logic.Where()(is_small, x, call.cast(0))  # of a large one the slope of artanh is infinite
+    return logic.Where()(is_small, 2.0 * transcendental.Atanh()(small / (small + 2.0)), transcendental.Log()(x + 1.0))
 
 
 @aten("log2.default")
@@ -59,7 +60,8 @@ def erfc(call: AtenCall, x: Value) -> Any:
 @aten("logaddexp.default")
 def logaddexp(call: AtenCall, x: Value, y: Value) -> Any:
     x, y = call.cast(x), call.cast(y)
-    return Max()(x, y) + activation.Softplus()(-arithmetic.Abs()(x - y))
+    apart = logic.Where()(logic.Equal()(x, y), call.cast(0), x - y)  # of equal infinities too
+    return Max()(x, y) + activation.Softplus()(-arithmetic.Abs()(apart))
 
 
 @aten("atan2.default")
