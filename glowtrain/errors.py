@@ -185,6 +185,10 @@ class BatchesWarning(UserWarning):
     """A source gave another number of batches than its ``len()`` says."""
 
 
+class UntrainedWarning(UserWarning):
+    """The loss does not depend on some of the parameters that are to be trained: they stay as they are."""
+
+
 class SharedWeightsWarning(UserWarning):
     """Several nodes read one initializer and train it together, and the file does not say whether they should.
 

@@ -24,6 +24,7 @@ from glowtrain.ops.elementwise.extrema import Clip, Min
 from glowtrain.ops.elementwise.logic import Cast, Equal, Where
 from glowtrain.ops.reduce.reduction import ReduceSumSquare, accumulator, as_dtype
 from glowtrain.optim.schedules import SCHEDULE, Schedule
+from glowtrain.presentation.words import check_keywords
 from glowtrain.types import DType, f32, f64, i64
 
 HYPER = "hyper."
@@ -66,6 +67,7 @@ class Optimizer(ABC):
     """Weight decay acts on the parameter and not through the gradient."""
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
+        check_keywords(cls.__name__, settings, {item.name for item in fields(cls) if item.init})
         optimizer = super().__new__(cls)
         by_place = [item.name for item in fields(cls) if not item.kw_only]
         object.__setattr__(optimizer, "given", frozenset(by_place[: len(args)]) | settings.keys())

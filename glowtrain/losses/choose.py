@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from glowtrain.deferred import Deferred, dataclass
+from glowtrain.deferred import dataclass
 from glowtrain.errors import BindingError, DifferentiationError, InputError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.losses.base import Attached, Loss, LossFunction, output_of, scalar
 from glowtrain.losses.classification import bce_with_logits, nll, softmax_cross_entropy
 from glowtrain.losses.regression import huber, l1, mse
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.words import kind_of, nearest
 from glowtrain.types import Spec, TensorType
-
-if TYPE_CHECKING:
-    import difflib
-else:
-    difflib = Deferred("difflib")
 
 
 @dataclass(frozen=True)
@@ -32,8 +27,8 @@ class ModelOutput(Loss):
 
     def attach(self, model: Graph) -> Attached:
         if self.output not in model.outputs:
-            nearest = difflib.get_close_matches(self.output, NAMED, 1)
-            losses = f"the nearest is {nearest[0]!r}" if nearest else f"there are: {', '.join(NAMED)}"
+            near = nearest(self.output, NAMED)
+            losses = f"the nearest is {near!r}" if near else f"there are: {', '.join(NAMED)}"
             outputs = ", ".join(map(repr, model.outputs)) or "none"
             raise InputError(
                 f"there is no loss {self.output!r} ({losses}), and {model.name} has no output {self.output!r}; "

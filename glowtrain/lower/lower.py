@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from typing import Any
 
 from glowtrain.deferred import dataclass
-from glowtrain.graph import Constant, Graph, Node, Value, Variable, bodies_of
+from glowtrain.errors import PluginError, ShapeError
+from glowtrain.graph import Constant, Graph, Node, Operator, Value, Variable, bodies_of
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Rows, Statement, Tensor, indices_of
 from glowtrain.lower.update_groups import UpdateGroup, lower_group, update_groups
 from glowtrain.lower.updates import pieces
 from glowtrain.names import Names
 from glowtrain.native import NativeFunction
 from glowtrain.ops.control.scan import Scan
+from glowtrain.presentation.words import page
 from glowtrain.program.program import Call, Instruction, Kernel, Program, Repeat
 from glowtrain.types import i64
 
@@ -161,10 +164,10 @@ class _Lowering:
             return self._call(function, node, [tensor for tensor in inputs if tensor is not None])
         name = self._named(node)
         outputs = tuple(self._output(node, value) for value in node.outputs)
-        kernels = split(name, operator.lower(outputs, *inputs))
+        kernels = split(name, _lowered(operator, outputs, inputs))
         if len(kernels) > 1 and self._move_home(node):
             outputs = tuple(self.tensors[value] for value in node.outputs)
-            kernels = split(name, operator.lower(outputs, *inputs))
+            kernels = split(name, _lowered(operator, outputs, inputs))
         types = [None if value is None else value.type for value in node.inputs]
         wishes = operator.layouts(*types)
         wished = self.needs if wishes and operator.layouts_matter(*types) else self.preferences
@@ -304,6 +307,19 @@ def _reread(stack: Tensor, slots: _Slots, later: int, direction: int) -> Kernel:
     step = _step(time, direction)
     value = Tensor(slots.buffer)[(step + later if later else step, *rest)]
     return Kernel("copy", (For(indices, (stack.store(indices, value),)),))
+
+
+def _lowered(operator: Operator, outputs: tuple[Tensor, ...], inputs: Sequence[Any]) -> list[Statement]:
+    """An operator's statements. Raises :class:`PluginError` where its class calls operators of graphs to make them."""
+    try:
+        return operator.lower(outputs, *inputs)
+    except ShapeError as error:
+        method = next((name for name in ("scalar", "source") if name in vars(type(operator))), "lower")
+        raise PluginError(
+            f"{operator.key()} cannot be compiled: {type(operator).__name__}.{method} raises {error}. Its operands are "
+            'expressions of the loop language there, not values of a graph: use glowtrain.loops (call("exp", x), '
+            f"select, cast) in place of gt.nn and operators, or write a decompose of these; see {page('operators.md')}"
+        ) from error
 
 
 def _hint(node: Node, value: Value) -> str:

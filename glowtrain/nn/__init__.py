@@ -6,6 +6,8 @@ def mlp(x):
     return gt.nn.linear(x, 10)
 """
 
+from typing import NoReturn
+
 from glowtrain.nn.functions import (
     average_pool,
     concat,
@@ -33,6 +35,7 @@ from glowtrain.nn.functions import total as sum
 from glowtrain.nn.initializers import FanIn, Fill, Initializer, Kaiming, Normal, Xavier, ones, zeros
 from glowtrain.nn.layers import attention, batch_norm, conv, embedding, layer_norm, linear, lstm
 from glowtrain.nn.scope import buffer, build, model, parameter, scope
+from glowtrain.presentation.words import unknown
 
 __all__ = [
     "FanIn",
@@ -82,3 +85,7 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(f"glowtrain.nn has {unknown([name], __all__, 'layer')}")

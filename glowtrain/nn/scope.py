@@ -21,6 +21,7 @@ from glowtrain.errors import BindingError, GraphError, InputError, ShapeError, U
 from glowtrain.graph import Binding, Graph, Input, Template, Value, Variable
 from glowtrain.nn.checks import check_extents
 from glowtrain.nn.initializers import FanIn, Initializer, Request, zeros
+from glowtrain.presentation.words import kind_of
 from glowtrain.types import Array, DType, LazyArray, Shape, Spec, TensorType, f32
 
 LARGE = 1 << 30
@@ -92,7 +93,8 @@ class ModelBuild:
     def __reduce__(self) -> tuple[Callable[..., ModelBuild], tuple[Any, ...]]:
         module, name = self.function.__module__, self.function.__qualname__.removesuffix(_BY_PATH)
         found = _named_build(module, name)
-        if module == "__main__" and (found is self or (found is None and "<" not in name)):
+        by_value = module == "__main__" and isinstance(self.function, FunctionType) and "<" not in name
+        if by_value and found in (self, None):
             return _build_of, (self.by_path, self.specs, self.store.seed)
         if found is not self:
             raise UnpicklableError(
@@ -185,32 +187,41 @@ def parameter(
     dtype: DType = f32,
 ) -> Variable:
     """A trainable variable in the present scope. ``fans`` = (fan_in, fan_out); from a matrix's shape unless given."""
-    return _variable(name, shape, initializer or FanIn(), fans or _fans(shape), dtype, trainable=True)
+    return _variable(name, shape, initializer or FanIn(), fans, dtype, trainable=True)
 
 
 def buffer(name: str, shape: Shape, initializer: Initializer = zeros, *, dtype: DType = f32) -> Variable:
     """State that no optimizer changes, such as running statistics."""
-    return _variable(name, shape, initializer, _fans(shape), dtype, trainable=False)
+    return _variable(name, shape, initializer, None, dtype, trainable=False)
 
 
 def _variable(
-    name: str, shape: Shape, initializer: Initializer, fans: tuple[int, int], dtype: DType, *, trainable: bool
+    name: str, shape: Shape, initializer: Initializer, fans: tuple[int, int] | None, dtype: DType, *, trainable: bool
 ) -> Variable:
     building = _active(f"parameter({name!r})")
     full = building.prefix + name
     if full in building.made:
         raise GraphError(f"parameter {full!r} is made twice; give one another name, or make it once and use it twice")
     building.made.add(full)
-    check_extents(f"parameter {full!r}", 0, shape=shape)
+    _check_shape(f"parameter {full!r}", shape)
     wanted = TensorType(dtype, tuple(shape))
     known = building.store.variables.get(full)
     if known is None:
-        initial = _initial(initializer, Request(building.store.seed, full, wanted.shape, *fans), wanted)
+        initial = _initial(
+            initializer, Request(building.store.seed, full, wanted.shape, *(fans or _fans(shape))), wanted
+        )
         known = building.store.variables[full] = Variable(full, initial, trainable)
     if known.type != wanted:
         rule = "a parameter's shape must not depend on a symbolic dimension"
         raise BindingError(f"parameter {full!r} is {known.type} in one binding and {wanted} in another: {rule}")
     return known
+
+
+def _check_shape(what: str, shape: object) -> None:
+    if not isinstance(shape, (tuple, list)):
+        instead = "for given values, make gt.Variable(name, array) above the model's function and use it there"
+        raise ShapeError(f"{what}: its shape must be a tuple, such as (784, 10), not {kind_of(shape)}; {instead}")
+    check_extents(what, 0, shape=shape)
 
 
 def _initial(initializer: Initializer, request: Request, type_: TensorType) -> Array | LazyArray:

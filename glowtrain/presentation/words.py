@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 else:
     difflib = Deferred("difflib")
 
+OTHER_NAMES = {"learning_rate": "lr", "betas": "beta1", "dense": "linear", "fc": "linear", "verbose": "progress"}
+"""What other libraries call things that no letters lead to, and what they are called here."""
 LISTED = 8
 """Names that a message lists before it counts the rest."""
 
@@ -49,8 +51,20 @@ def unknown(names: Iterable[str], known: Collection[str], noun: str, rest: str =
     strange = [name for name in names if name not in known]
     if not strange:
         return ""
-    near = {name: difflib.get_close_matches(name, known, 1) for name in strange}
-    told = [f"{name!r} (the nearest is {near[name][0]!r})" if near[name] else repr(name) for name in strange]
+    near = {name: nearest(name, known) for name in strange}
+    told = [f"{name!r} (the nearest is {near[name]!r})" if near[name] else repr(name) for name in strange]
     more = f" and {len(told) - LISTED:,} more" if len(told) > LISTED else ""
     others = "" if all(near.values()) else f"; {rest} {listed(known)}"
     return f"no {noun} {', '.join(told[:LISTED])}{more}{others}"
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """The known name that somebody may have meant, empty if there is none."""
+    other = OTHER_NAMES.get(name.lower(), "")
+    return other if other in known else next(iter(difflib.get_close_matches(name.lower(), known, 1)), "")
+
+
+def check_keywords(what: str, settings: Iterable[str], known: Collection[str]) -> None:
+    """Raise ``TypeError``, as Python does but with the nearest name, for arguments that nothing takes."""
+    if problem := unknown(settings, known, "argument", "there are"):
+        raise TypeError(f"{what} takes {problem}")

@@ -112,8 +112,16 @@ def mismatch(name: str, array: Array, spec: Spec) -> str:
     if fits and convertible(array, spec.dtype):
         return ""
     advice = "" if convertible(array, spec.dtype) else f"; convert it with .astype({_numpy_name(spec.dtype)})"
-    advice += "" if fits else transposition(array.shape, spec)
+    advice += "" if fits else transposition(array.shape, spec) or unit_axes(array.shape, spec)
     return f"{name!r} must be {spec}, not {array.dtype}[{','.join(map(str, array.shape))}]{advice}"
+
+
+def unit_axes(shape: Sequence[int], spec: Spec) -> str:
+    """``; it lacks an axis of 1: use .reshape(-1, 1, 28, 28)`` where examples have the input's elements without it."""
+    want = spec.shape[1:]
+    if not _all_fixed(want) or len(shape) >= len(spec.shape) or not _same_but_ones(shape[1:], want):
+        return ""
+    return f"; it lacks an axis of 1: use .reshape({', '.join(map(str, (-1, *want)))})"
 
 
 def transposition(shape: Sequence[int], spec: Spec) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from glowtrain.data import count_examples
 from glowtrain.deferred import dataclass
 from glowtrain.errors import BatchError, CheckpointError, InputError, NonFiniteError
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.words import kind_of, plural
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.checkpoints.files import check_writable
 from glowtrain.trainer.feed import Data, comes_in_batches, named, validation_of
@@ -61,7 +61,7 @@ class FitOptions:
     checkpoint_every: int | None = None
     log: Path | None = None
     plot: Path | None = None
-    progress: bool | TextIO | None = None
+    progress: bool | int | TextIO | None = None
     callbacks: Sequence[Callback] = ()
     resumed: bool = False
 
@@ -70,7 +70,7 @@ class FitOptions:
             value = getattr(self, name)
             least = 0 if name in ("epochs", "prefetch") else 1
             if value is not None and (not isinstance(value, (int, np.integer)) or value < least):
-                raise InputError(f"fit: {name} must be a whole number of at least {least}, not {value!r}")
+                raise InputError(f"fit: {name} must be a whole number of at least {least}, not {_given(name, value)}")
         if self.restore_best and self.patience is None:
             raise InputError("fit: restore_best=True goes with patience=")
         if self.checkpoint_every is not None and self.checkpoint is None:
@@ -373,6 +373,13 @@ class Fit:
             check_writable(self.options.checkpoint, self.trainer.nbytes)
         if self.options.plot is not None:
             check_plot(self.options.plot)
+
+
+def _given(name: str, value: object) -> str:
+    """What was given for a number; data in place of ``epochs`` are targets that belong into a tuple."""
+    plain = isinstance(value, (int, float, str))
+    advice = "; inputs and targets are one argument, a tuple: fit((x, y))" if name == "epochs" and not plain else ""
+    return (repr(value) if plain else kind_of(value)) + advice
 
 
 def _done(epochs: int) -> str:

@@ -129,6 +129,16 @@ class TrainerGraphs:
         """Names of what is trained."""
         return tuple(self.chosen)
 
+    @cached_property
+    def untrained(self) -> tuple[str, ...]:
+        """Names of what was to be trained and stays as it is: the loss does not depend on it."""
+        origin = None if self.origin is None else self.origin.of("untrained")
+        return self.known.names(origin, self._untrained)
+
+    def _untrained(self) -> tuple[str, ...]:
+        updated = {variable.name for variable in self.example_step.updates}
+        return tuple(name for name in self.parameters if name not in updated)
+
     @property
     def specs(self) -> dict[str, Spec]:
         """The model's data inputs, with symbolic dimensions where they can be bound anew."""

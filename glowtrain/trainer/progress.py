@@ -19,15 +19,16 @@ ROOMY = 80
 
 
 class Display:
-    """A line for each epoch, and on a terminal a progress bar, in a stream; nothing where ``progress`` is False. The
-    bar counts the batches that are done, without ``total`` no more than that.
+    """A line for each epoch, or with a number for ``progress`` each so many, and on a terminal a progress bar, in a
+    stream; nothing where it is False. The bar counts the batches that are done, without ``total`` no more than that.
 
     Without a stream they go to standard error, beside what a program prints, but in notebooks, which show that in red.
     """
 
-    def __init__(self, progress: bool | TextIO | None, total: int | None, done: int) -> None:
-        self.console = _console(None if progress is None or isinstance(progress, bool) else progress)
-        self.visible = progress is not False
+    def __init__(self, progress: bool | int | TextIO | None, total: int | None, done: int) -> None:
+        self.console = _console(None if progress is None or isinstance(progress, int) else progress)
+        self.every = max(progress, 1) if isinstance(progress, int) else 1
+        self.visible = not isinstance(progress, int) or progress > 0
         bar = self.visible and self.console.is_terminal
         self.left = "" if total is None else "  left"
         columns = (
@@ -59,7 +60,7 @@ class Display:
 
     def epoch(self, record: Record, epochs: int) -> None:
         """One epoch is done."""
-        if self.visible:
+        if self.visible and (int(record["epoch"]) % self.every == 0 or record["epoch"] == epochs):
             self.say(line(record, epochs, self.console.width if self.console.is_terminal else None))
 
     def say(self, text: str) -> None:

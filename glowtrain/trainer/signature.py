@@ -12,6 +12,7 @@ from glowtrain import data
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.graph.specialise.index_ranges import index_problems
+from glowtrain.losses.base import OutputLoss, output_name
 from glowtrain.presentation.words import page
 from glowtrain.trainer.arrays import converted, mismatch, with_unit_axes
 from glowtrain.trainer.graphs import TrainerGraphs, default_batch, fixed_batch
@@ -108,13 +109,24 @@ class BatchSignature:
         """
         self.graphs.loss.check(self.graphs.example, arrays)
         problems = [mismatch(name, arrays[name], spec) for name, spec in self.graphs.specs.items()]
-        problems += [mismatch(name, with_unit_axes(arrays[name], spec), spec) for name, spec in self.targets.items()]
+        problems += [self._target_problem(name, arrays[name], spec) for name, spec in self.targets.items()]
         if any(problems):
             raise InputError("; ".join(filter(None, problems)))
         problems = index_problems(self.step, arrays, fixed=True)
         if problems:
             raise InputError("; ".join(problems))
         self._check_batches(data.count_examples(arrays), size, drop_last=drop_last)
+
+    def _target_problem(self, name: str, array: Array, spec: Spec) -> str:
+        """What is wrong with a target, and which output it is compared with; empty if nothing."""
+        problem, loss = mismatch(name, with_unit_axes(array, spec), spec), self.graphs.loss
+        if not problem or not isinstance(loss, OutputLoss):
+            return problem
+        output = output_name(self.graphs.example, loss.output)
+        shape = self.graphs.example.output_types[output].shape
+        missing = ", which may lack a gt.nn.flatten before its layer" if len(spec.shape) > max(array.ndim, 1) else ""
+        shown = Spec(self.graphs.example.output_types[output].dtype, (*spec.shape[:1], *shape[1:]))
+        return f"{problem}; the loss compares it with output {output!r}, {shown}{missing}"
 
     def _check_batches(self, examples: int, size: int, *, drop_last: bool) -> None:
         """Raise :class:`InputError` for batches that a model with a fixed one cannot take."""

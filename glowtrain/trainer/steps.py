@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from glowtrain.backends.state import State
 from glowtrain.collector import uncollected
 from glowtrain.compiler import Function, Specialisation, compile
 from glowtrain.deferred import dataclass
-from glowtrain.errors import InputError, NonFiniteError
+from glowtrain.errors import InputError, NonFiniteError, UntrainedWarning
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, no_model
 from glowtrain.kept.known import KnownGraphs
@@ -27,7 +29,7 @@ from glowtrain.memory.residuals import Residuals, ResidualType, checked_type
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
 from glowtrain.optim import Optimizer
-from glowtrain.presentation.words import kind_of, plural, unknown
+from glowtrain.presentation.words import check_keywords, kind_of, listed, plural, unknown
 from glowtrain.stages import Options
 from glowtrain.trainer.arrays import as_variables
 from glowtrain.trainer.checkpoints import checkpoint as checkpoints
@@ -72,6 +74,10 @@ class Steps:
     Arguments and attributes are those of :class:`~glowtrain.trainer.trainer.Trainer`.
     """
 
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        check_keywords(cls.__name__, settings, list(signature(cls.__init__).parameters)[1:])
+        return super().__new__(cls)
+
     @uncollected()
     def __init__(
         self,
@@ -90,7 +96,7 @@ class Steps:
         micro_batches: MicroBatches = 1,
         residuals: ResidualType = None,
     ) -> None:
-        _check_kinds(model, optimizer)
+        _check_kinds(model, optimizer, metrics)
         self.seed = seed
         self.budget = budget_of(memory)
         self.backend = backend if threads is None else backend_of(backend, threads)
@@ -115,6 +121,7 @@ class Steps:
         self.residuals = None if checked_type(residuals) is None else Residuals(self.graphs.own_updates)
         """How results wait for the backward pass: as they are, or rounded."""
         _check_room(self._example_step, self.budget)
+        _warn_of(self.graphs)
         self.signature = BatchSignature(self.graphs, self._example_step)
         self.hyper = Hyper(optimizer, self._example_step)
         self.state = State({**self._example_step.initial_values, **self.graphs.inference_example.initial_values})
@@ -420,12 +427,29 @@ class Steps:
         return NonFiniteError(f"the loss is {loss}: {diagnosis}")
 
 
-def _check_kinds(model: object, optimizer: object) -> None:
-    """Raise :class:`InputError` for what is no model, or no optimizer."""
+def _check_kinds(model: object, optimizer: object, metrics: object) -> None:
+    """Raise :class:`InputError` for what is no model, no optimizer, or names of metrics."""
     if not isinstance(model, (Graph, Template)):
         raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {kind_of(optimizer)}")
+
+    if not isinstance(metrics, (bool, np.bool_)):
+        raise InputError(
+            f"metrics must be True or False, not {metrics!r}: whether each step measures what its loss has, which is "
+            "accuracy for classes and nothing for others; take others of trainer.predict"
+        )
+
+
+def _warn_of(graphs: TrainerGraphs) -> None:
+    """Warn of parameters that are to be trained, and that the loss does not depend on."""
+    if names := graphs.untrained:
+        warnings.warn(
+            f"the loss of {graphs.model.name} does not depend on {listed(names)}, which stay as they are: a loss of "
+            "several outputs is a function (outputs, inputs) -> value; trainable= leaves parameters out",
+            UntrainedWarning,
+            stacklevel=4,
+        )
 
 
 def _check_room(step: Graph, budget: Budget) -> None:

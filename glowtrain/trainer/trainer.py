@@ -71,7 +71,7 @@ class Trainer(Steps):
         resume: bool = False,
         log: str | Path | None = None,
         plot: str | Path | None = None,
-        progress: bool | TextIO | None = None,
+        progress: bool | int | TextIO | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> History:
         """Train for ``epochs`` more epochs, in mini-batches of ``batch_size`` (64, or what the model is fixed to).
@@ -88,7 +88,8 @@ class Trainer(Steps):
         out the last, short batch of an epoch, and of validation data where the model's batch is fixed. ``log``: a file
         of JSON lines; ``plot``: a picture of them (``.png`` or ``.svg``). Each epoch is reported in a line on standard
         error (on standard output in a notebook), with a progress bar on terminals: ``progress`` may be another stream,
-        or False. Callbacks get a :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
+        False, or a number: a line each so many epochs, and after the last. Callbacks get a
+        :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
 
         Short steps run many in one native call, to the bits of :meth:`step` for each; with callbacks, one by one.
 

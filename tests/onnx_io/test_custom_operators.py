@@ -21,6 +21,7 @@ import glowtrain.ops
 from glowtrain.errors import PluginError, UnsupportedOperatorError
 from glowtrain.graph import OPERATORS, Graph, Input, to_text
 from glowtrain.graph.plugins import GROUP, load_domain
+from glowtrain.loops import Const
 from glowtrain.ops.core.family import Elementwise, Move
 from glowtrain.types import Array, TensorType, f32
 
@@ -217,6 +218,20 @@ class TestMistakes:
         x = Input(f32[3], "x")
         with pytest.raises(PluginError, match=f"cannot be compiled: give the class Interpreted a {method}"):
             gt.compile(Graph((x,), {"y": Interpreted()(x)}), "cpu")
+
+    @pytest.mark.parametrize(("family", "method"), [(Elementwise, "scalar"), (Move, "source"), (gt.Operator, "lower")])
+    def test_that_calls_graphs_where_it_is_lowered(self, family: type[gt.Operator], method: str) -> None:
+        @dataclass(frozen=True)
+        class Mixed(family):  # type: ignore[misc,valid-type]
+            domain = "test.mixed"
+
+            def infer(self, *inputs: TensorType) -> TensorType:
+                return inputs[0]
+
+        setattr(Mixed, method, lambda self, *_: gt.nn.sigmoid(Const(1.0, f32)))
+        x = Input(f32[3], "x")
+        with pytest.raises(PluginError, match=rf"cannot be compiled: Mixed\.{method} raises .* use glowtrain\.loops"):
+            gt.compile(Graph((x,), {"y": Mixed()(x)}), "cpu")
 
     def test_of_a_family_by_its_decomposition(self) -> None:
         @dataclass(frozen=True)
