@@ -12,6 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import glowtrain as gt
+from glowtrain.compiler import Specialisation
 from glowtrain.errors import BindingError, GraphError, InputError, ModelError, NonFiniteError, ShapeError
 from glowtrain.graph import Graph, Input
 from glowtrain.ops.attention.rotary import RotaryEmbedding
@@ -355,6 +356,22 @@ def test_more_than_memory_holds_is_an_error_with_a_size(backend: str) -> None:
     few = np.lib.stride_tricks.as_strided(np.zeros(4, np.float32), (10**13, 4), (0, 4))
     with pytest.raises(InputError, match=r"not enough memory: its largest tensor is f32\[10000000000000,4\], 160,000,"):
         gt.compile(model, backend)({"x": few})
+
+
+def test_no_memory_for_a_small_model_is_not_blamed_on_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gt.model(x=gt.f32["n", 4])(lambda x: gt.nn.linear(x, 3))
+    function = gt.compile(model)
+    function({"x": np.zeros((4, 4), np.float32)})
+
+    def exhausted(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Specialisation, "_taking", exhausted)
+    monkeypatch.setattr(Specialisation, "_beside_others", exhausted)
+    with pytest.raises(
+        InputError, match=r"f32\[4,4\], 64 bytes; all its tensors are 172: what else this process holds"
+    ):
+        function({"x": np.zeros((4, 4), np.float32)})
 
 
 @pytest.mark.parametrize("what", ["input", "output", "initializer"])

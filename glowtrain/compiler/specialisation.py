@@ -27,6 +27,8 @@ else:
 
 Outputs = TypeVar("Outputs", dict[str, Array], dict[str, Array] | None, bool, float)
 
+SMALL = 1 << 26
+"""Bytes of a graph's tensors together below which it is not they for which memory does not suffice."""
 IDLE = os.cpu_count() or 1
 """Instances of one specialisation at most: more of them would not run at once, each with memory of its own."""
 
@@ -237,10 +239,14 @@ def enough_memory(graph: Graph) -> Iterator[None]:
 
 
 def too_large(graph: Graph) -> InputError:
-    """The error that names the largest tensor of a graph."""
-    values = (value for node in graph.nodes for value in node.outputs)
-    largest = max((*graph.inputs, *graph.variables, *values), key=lambda value: value.type.nbytes)
+    """The error that names the largest tensor of a graph; of a small graph it says that others take the memory."""
+    values = {*graph.inputs, *graph.variables, *(value for node in graph.nodes for value in node.outputs)}
+    largest = max(values, key=lambda value: value.type.nbytes)
+    needed = sum(value.type.nbytes for value in values)
+    advice = "use smaller dimensions"
+    if needed < SMALL:
+        advice = f"all its tensors are {needed:,}: what else this process holds takes the memory, or a limit is too low"
     return InputError(
         f"{graph.name}: there is not enough memory: its largest tensor is {largest.type}, {largest.type.nbytes:,} "
-        "bytes; use smaller dimensions"
+        f"bytes; {advice}"
     )

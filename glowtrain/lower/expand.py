@@ -8,6 +8,7 @@ from functools import partial
 from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Value, rewrite
 from glowtrain.graph.operator import as_tuple
+from glowtrain.graph.specialise.index_ranges import check_constant_indices
 from glowtrain.optimize.cse import merge_bodies
 from glowtrain.stages import DEFAULT, Costs
 
@@ -34,4 +35,5 @@ def _decomposed(node: Node, *, costs: Costs) -> Sequence[Value] | None:
     operator = node.operator
     if operator.lowers(*node.inputs) or not operator.has("decompose"):
         return None
+    check_constant_indices(node)
     return as_tuple(operator.decompose_for(costs, *node.inputs))

@@ -13,6 +13,7 @@ from typing import Any
 from glowtrain.deferred import dataclass
 from glowtrain.errors import PluginError, ShapeError
 from glowtrain.graph import Constant, Graph, Node, Operator, Value, Variable, bodies_of
+from glowtrain.graph.specialise.index_ranges import check_constant_indices
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Rows, Statement, Tensor, indices_of
 from glowtrain.lower.update_groups import UpdateGroup, lower_group, update_groups
 from glowtrain.lower.updates import pieces
@@ -156,6 +157,7 @@ class _Lowering:
 
     def _node(self, node: Node) -> list[Instruction]:
         operator = node.operator
+        check_constant_indices(node)
         inputs = [None if value is None else self._tensor(value) for value in node.inputs]
         if isinstance(operator, Scan):
             return self._scan(operator, node, inputs)

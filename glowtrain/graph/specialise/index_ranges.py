@@ -147,6 +147,16 @@ _Use = tuple[Node, Value | None, tuple[Node, ...], IndexRange]
 """What reads an operand as an index, after the nodes of a path, and the indices that are allowed."""
 
 
+def check_constant_indices(node: Node) -> None:
+    """Raise :class:`ShapeError` where a constant indexes outside of what a node looks up: code has no error for it."""
+    types = [None if value is None else value.type for value in node.inputs]
+    for position, allowed in node.operator.index_ranges(*types).items():
+        value = node.inputs[position]
+        if isinstance(value, Constant) and not allowed.holds(value.array) and allowed.outside(value.array).any():
+            place = tuple(np.argwhere(allowed.outside(value.array))[0].tolist())
+            raise node.operator.fail(f"index {value.array[place]} at {list(place)} is not in {allowed}", *types)
+
+
 def _direct(nodes: Iterable[Node]) -> Iterator[_Use]:
     return ((node, node.inputs[position], (), allowed) for node, position, allowed in _readers(nodes))
 
