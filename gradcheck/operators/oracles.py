@@ -116,11 +116,13 @@ def forward(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
 
 
 def second_order(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
-    """The gradient's gradient rule against differences of the gradient."""
+    """The gradient's gradient rule against differences of the gradient, and forward mode through the gradient against
+    it."""
     if use.operator.differentiable:
         derivative = use.probe.derivative(random)
         if derivative is not None:
             yield from check_gradient(derivative, random, "second order", full=8)
+            yield from check_forward(derivative, random, "second order")
 
 
 def decomposition(use: Applied, random: np.random.Generator) -> Iterator[Measure]:

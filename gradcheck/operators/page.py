@@ -24,7 +24,8 @@ ABOUT = """\
   The first also for one result while nothing reads the others, and for one operand beside constants.
 - **complex step**: against Im f(x + ih) / h, where the reference is analytic: no rounding to speak of (1e-10).
 - **forward**: <c, J d> by `gt.jvp` against <J^T c, d> by the gradient rule (1e-10).
-- **second order**: the gradient's own gradient rule, for operands and cotangents, against differences of the gradient.
+- **second order**: the gradient's own gradient rule, for operands and cotangents, against differences of the gradient,
+  and forward mode through the gradient against it.
 - **decomposition**: the rule against the gradient of what the operator decomposes into (1e-10).
 - **forms**: results and gradients of the lowering, of the planned program and of native code (f32, f64; results in f16,
   bf16) against the reference in f64; f32 may be off by what its rounding explains, which grows with the square root of

@@ -112,6 +112,15 @@ def test_second_order_at_a_rule_that_forgets_its_operand(monkeypatch: Patch) -> 
     assert statuses(sample, "second order") == {"failed", "passed"}
 
 
+def test_second_order_sees_what_cuts_forward_mode_through_a_gradient(monkeypatch: Patch) -> None:
+    """The values of both gradients are right, so no difference of them shows it."""
+    rule(monkeypatch, Exp, lambda found, g, y, x: (StopGradient()(g) * Exp()(x),))
+    rule(monkeypatch, Tanh, lambda found, g, y, x: (4.0 * g / ((Exp()(x) + Exp()(-x)) ** 2),))
+    assert statuses(POINT, "jacobian") == {"passed"}
+    assert statuses(POINT, "forward") == {"passed"}
+    assert statuses(POINT, "second order") == {"passed", "failed"}
+
+
 def test_f32_tolerance_grows_with_the_length_of_sums(monkeypatch: Patch) -> None:
     """A long sum of mixed signs passes; the same with one element in a thousand missing does not."""
     random = np.random.default_rng(0)

@@ -32,6 +32,20 @@ def test_a_part_passes_on_the_cpu_backend(shard: int) -> None:
     assert not failed, report(failed, "cpu", "")
 
 
+MODELS = [test for test in matching("") if test.kind in ("simple", "light models") and test.name not in listed()]
+
+
+@pytest.mark.parametrize("test", MODELS, ids=lambda test: test.name)
+def test_models_with_their_data_in_the_package(test: ConformanceCase) -> None:
+    """All of them: other models of the package's suite are downloaded, and left out."""
+    outcome = run(test, "cpu")
+    assert outcome.passed, report([outcome], "cpu", "")
+
+
+def test_there_are_models_of_both_kinds() -> None:
+    assert [sum(test.kind == kind for test in MODELS) for kind in ("simple", "light models")] == [17, 9]
+
+
 def test_what_is_listed_are_tests_of_onnx() -> None:
     assert listed() <= {test.name for test in matching("")}
 
