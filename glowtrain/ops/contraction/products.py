@@ -15,9 +15,10 @@ from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.core.family import Grads, broadcast_shapes, broadcastable
+from glowtrain.ops.elementwise.cast import convert
 from glowtrain.ops.reduce.reduction import ReduceSum, accumulator, unbroadcast, widened
 from glowtrain.ops.tensor.move import Slice, Transpose, reshape
-from glowtrain.types import Array, Shape, TensorType
+from glowtrain.types import Array, Shape, TensorType, dtype_of, f64
 
 NUMBERS = frozenset({"f64", "f32", "f16", "bf16", "i64", "i32", "u64", "u32"})
 
@@ -121,7 +122,10 @@ def _aligned(batch: Sequence[Expr], shape: Shape) -> list[Expr | int]:
 @operator
 @dataclass(frozen=True)
 class Gemm(Operator):
-    """Y[M, N] = alpha A' B' + beta C, where A' and B' are the (transposed) matrices and C broadcasts to [M, N]."""
+    """Y[M, N] = alpha A' B' + beta C, where A' and B' are the (transposed) matrices and C broadcasts to [M, N].
+
+    Integers are scaled in f64, and the result is cut off towards 0.
+    """
 
     alpha: float = 1.0
     beta: float = 1.0
@@ -158,7 +162,7 @@ class Gemm(Operator):
         if len(inputs) > 2 and inputs[2] is not None:
             c = widened(inputs[2])
             result = result + (c if self.beta == 1 else c * self.beta)
-        return np.asarray(result).astype(inputs[0].dtype)
+        return convert(np.asarray(result), dtype_of(inputs[0].dtype))
 
     def vjp(self, g: Value, y: Value, *inputs: Any) -> Grads:
         a, b = inputs[:2]
@@ -184,10 +188,11 @@ class Gemm(Operator):
             return product(a[(k, i) if self.transA else (i, k)], b[(j, k) if self.transB else (k, j)])
 
         value = reduce("add", (a.shape[0 if self.transA else 1],), term)
-        value = value if self.alpha == 1 else value * self.alpha
+        summed, value = value.dtype, _scaled(value, self.alpha)
         if c is not None:
-            bias = cast(c.broadcast(indices), value.dtype)
-            value = value + (bias if self.beta == 1 else bias * self.beta)
+            bias = _scaled(cast(c.broadcast(indices), summed), self.beta)
+            wide = f64 if f64 in (value.dtype, bias.dtype) else summed
+            value = cast(value, wide) + cast(bias, wide)
         return [For(indices, (y.store(indices, value),))]
 
     @classmethod
@@ -199,6 +204,13 @@ class Gemm(Operator):
         b = draw.floats((n, k) if trans_b else (k, n))
         c = draw.floats(broadcastable(draw, (m, n))) if draw.integer(0, 3) else None
         return Sample(cls(alpha=alpha, beta=beta, transA=trans_a, transB=trans_b), (a, b, c))
+
+
+def _scaled(value: Expr, factor: float) -> Expr:
+    """Integers in f64, unless the factor is 1."""
+    if factor == 1:
+        return value
+    return (value if value.dtype.is_float else cast(value, f64)) * factor
 
 
 Labels = tuple[str, ...]

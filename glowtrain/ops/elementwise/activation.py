@@ -18,9 +18,10 @@ from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, call, cast, select
 from glowtrain.ops.core.family import Elementwise, Grads, broadcast_shapes, broadcastable
 from glowtrain.ops.elementwise.arithmetic import SIGNED, Abs
+from glowtrain.ops.elementwise.cast import convert
 from glowtrain.ops.elementwise.logic import NUMERIC, Where
 from glowtrain.ops.elementwise.transcendental import Erf, Exp, Tanh, erf
-from glowtrain.types import Array, TensorType, f64
+from glowtrain.types import Array, TensorType, dtype_of, f64
 
 
 class Activation(Elementwise):
@@ -398,7 +399,8 @@ class Shrink(Activation):
 
     def function(self, x: Array) -> Array:
         wide = x.astype(np.float64) if x.dtype.kind in "iu" else x
-        return np.where(wide < -self.lambd, wide + self.bias, np.where(wide > self.lambd, wide - self.bias, 0))
+        y = np.where(wide < -self.lambd, wide + self.bias, np.where(wide > self.lambd, wide - self.bias, 0))
+        return y if wide is x else convert(y, dtype_of(x.dtype))
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
         return (Where()((x < -self.lambd) | (x > self.lambd), g, 0.0),)

@@ -17,8 +17,9 @@ from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, Load, call, cast, select
 from glowtrain.loops.functions import fused_multiply_add
 from glowtrain.ops.core.family import Elementwise, Grads, broadcastable
+from glowtrain.ops.elementwise.cast import convert
 from glowtrain.ops.elementwise.logic import NUMERIC, Cast, Equal, Where
-from glowtrain.types import Array, TensorType, f32, f64, i64
+from glowtrain.types import Array, TensorType, dtype_of, f32, f64, i64
 
 SIGNED = frozenset({"float", "int"})
 STEPS = "it is piecewise constant: its derivative is 0 wherever there is one"
@@ -138,7 +139,7 @@ class Pow(Elementwise):
         if x.dtype.kind in "iu" and y.dtype.kind in "iu":
             return integer_power(x, y)
         if x.dtype.kind in "iu":
-            return np.power(x.astype(np.float64), y).astype(x.dtype)
+            return convert(np.power(x.astype(np.float64), y), dtype_of(x.dtype))
         result: Array = np.power(x, y.astype(x.dtype))
         return result
 

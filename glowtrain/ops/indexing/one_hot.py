@@ -9,9 +9,10 @@ from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, s
 from glowtrain.loops import For, Statement, Tensor, call, indices_of, select
 from glowtrain.ops.core.family import Grads, normalize_axis
 from glowtrain.ops.core.index import wrapped
+from glowtrain.ops.elementwise.cast import convert
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.ops.tensor.move import Concat, reshape
-from glowtrain.types import Array, TensorType
+from glowtrain.types import Array, TensorType, i64
 
 
 @operator
@@ -38,7 +39,7 @@ class OneHot(Operator):
 
     def reference(self, indices: Array, values: Array) -> Array:
         axis = self.axis % (indices.ndim + 1)
-        wide = np.expand_dims(indices.astype(np.int64), axis)
+        wide = np.expand_dims(convert(indices, i64), axis)
         positions = np.arange(self.depth).reshape([-1] + [1] * (indices.ndim - axis))
         on = np.where(wide < 0, wide + self.depth, wide) == positions
         return np.asarray(np.where(on, values[1], values[0]))

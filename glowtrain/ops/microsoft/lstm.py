@@ -99,6 +99,8 @@ class StateQuantizedLSTM(LSTM):
         if len(inputs) != 12:
             raise self.fail(f"takes 12 operands, not {len(inputs)}", *inputs)
         x, w, r, *options = inputs[:8]
+        if not {w.dtype, r.dtype} <= BYTES:
+            raise self.fail("W and R must be i8 or u8", *inputs)
         turned = (x.with_shape((v.shape[0], v.shape[2], v.shape[1])) if v.rank == 3 else v for v in (w, r))
         results = super().infer(x, *turned, *options)
         if x.size == 0 or results[1].size == 0:

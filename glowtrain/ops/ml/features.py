@@ -11,6 +11,7 @@ from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.ops.core.index import checked
 from glowtrain.ops.elementwise.arithmetic import Abs, Sqrt
+from glowtrain.ops.elementwise.cast import convert
 from glowtrain.ops.elementwise.logic import Equal, Greater, IsNaN, Where
 from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.ml.common import (
@@ -216,7 +217,7 @@ class OneHotEncoder(Operator):
         return TensorType(f32, (*inputs[0].shape, len(self.cats_int64s)))
 
     def reference(self, x: Array) -> Array:
-        hot = x.astype(np.int64)[..., None] == np.array(self.cats_int64s, np.int64)
+        hot = convert(x, i64)[..., None] == np.array(self.cats_int64s, np.int64)
         if not self.zeros and not hot.any(axis=-1).all():
             raise self.fail(f"{x[~hot.any(axis=-1)][0]} is none of the categories")
         return np.asarray(hot, np.float32)

@@ -18,6 +18,7 @@ from glowtrain.graph.specialise.index_ranges import IndexRange
 from glowtrain.ops.contraction.products import MatMul
 from glowtrain.ops.core.index import checked, within
 from glowtrain.ops.elementwise.arithmetic import Abs, Ceil, Floor
+from glowtrain.ops.elementwise.cast import convert
 from glowtrain.ops.elementwise.extrema import Max
 from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.indexing.gather import Gather
@@ -288,8 +289,8 @@ class MaxRoiPool(Operator):
         return {1: IndexRange((-images, *(-math.inf,) * 4), (images - 1, *(math.inf,) * 4))}
 
     def reference(self, x: Array, rois: Array) -> Array:
-        whole = np.floor(widened(rois)[:, 1:] * self.spatial_scale + 0.5).astype(np.int64)
-        images = checked(self, np.floor(widened(rois)[:, 0] + 0.5).astype(np.int64), x.shape[0])
+        whole = np.floor(widened(rois)[:, 1:] * self.spatial_scale + 0.5)
+        images = checked(self, convert(np.floor(widened(rois)[:, 0] + 0.5), i64), x.shape[0])
         result = np.zeros((len(rois), x.shape[1], *self.pooled_shape), x.dtype)
         for place, image in enumerate(images):
             rows, columns = (
@@ -297,7 +298,7 @@ class MaxRoiPool(Operator):
                 for axis in range(2)
             )
             for (ph, y), (pw, z) in ((a, b) for a in enumerate(rows) for b in enumerate(columns)):
-                part = x[image][:, y, z]
+                part = x[image][:, y][:, :, z]
                 if part.size:
                     result[place, :, ph, pw] = part.max(axis=(1, 2))
         return result
@@ -341,8 +342,8 @@ class MaxRoiPool(Operator):
         return Sample(op, (draw.floats((n, draw.integer(1, 2), *spatial)), rois))
 
 
-def _bins_array(start: int, end: int, out: int, extent: int) -> list[slice]:
-    """The elements of each bin, as slices."""
-    size = max(end - start + 1, 1)
-    edges = [(start + place * size // out, start - (-(place + 1) * size // out)) for place in range(out)]
-    return [slice(min(max(low, 0), extent), min(max(high, 0), extent)) for low, high in edges]
+def _bins_array(start: Any, end: Any, out: int, extent: int) -> Array:
+    """Which elements belong to which bin: [out, extent]."""
+    size, bins, elements = np.maximum(end - start + 1, 1), np.arange(out)[:, None], np.arange(extent)
+    low, high = np.floor(size * bins / out) + start, np.ceil(size * (bins + 1) / out) + start
+    return np.asarray((elements >= low) & (elements < high))

@@ -15,7 +15,7 @@ from glowtrain.graph import Draw, Operand, Operator, Ragged, Sample, Value, cons
 from glowtrain.graph.specialise.ragged import whole
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
 from glowtrain.ops.core.family import Grads, normalize_axes
-from glowtrain.ops.elementwise.arithmetic import Sign
+from glowtrain.ops.elementwise.arithmetic import Div, Sign
 from glowtrain.ops.elementwise.logic import Cast, Equal, Where
 from glowtrain.ops.elementwise.transcendental import Exp
 from glowtrain.ops.tensor.move import Expand, Transpose, reshape
@@ -217,10 +217,11 @@ class ReduceSum(Reduction):
 @operator
 @dataclass(frozen=True)
 class ReduceMean(Reduction):
-    """y = sum(x) / n; NaN over nothing. Integer means are truncated."""
+    """y = sum(x) / n; NaN over nothing. Integer means are truncated, and 0 over nothing."""
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.asarray(np.sum(x, axis=axes, dtype=x.dtype) / math.prod(x.shape[axis] for axis in axes))
+        count = np.asarray(math.prod(x.shape[axis] for axis in axes)).astype(x.dtype)
+        return np.asarray(Div().reference(np.sum(x, axis=axes, dtype=x.dtype), count))
 
     def after(self, combined: Expr, count: int) -> Expr:
         return combined / count

@@ -19,6 +19,7 @@ from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, s
 from glowtrain.graph.operator import Quantized
 from glowtrain.ops.core.family import normalize_axes
 from glowtrain.ops.elementwise.arithmetic import Round
+from glowtrain.ops.elementwise.cast import convert
 from glowtrain.ops.elementwise.extrema import Clip
 from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.reduce.reduction import as_dtype
@@ -285,9 +286,10 @@ def _bounds(dtype: DType) -> tuple[float, float]:
 
 
 def _to_integers(result: Array, x: Array) -> Array:
+    dtype = dtype_of(x.dtype)
     if result.dtype == x.dtype:
         return result
-    return np.clip(np.round(result), *_bounds(dtype_of(x.dtype))).astype(x.dtype)
+    return convert(np.clip(np.round(result), *_bounds(dtype)), dtype)
 
 
 def _rounded(x: Value, dtype: DType) -> Value:
