@@ -8,6 +8,7 @@ from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.contents import ROLES
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, c_type, hyper_of
+from glowtrain.bundles.weights import file_size
 from glowtrain.version import __version__
 
 
@@ -138,7 +139,9 @@ uint32_t {name}_set({name}_handle *handle, uint32_t variable, const void *data, 
 uint32_t {name}_reset({name}_handle *handle);
 
 /* All variables to and from a file (safetensors). Callbacks return how many bytes they wrote or read. A file is read
- * twice, and changes nothing if it is of another model or if it cannot be read the first time. */
+ * twice, and changes nothing if it is of another model or if it cannot be read the first time. Nothing behind the
+ * bytes of such a file is read. */
+#define {big}_FILE_BYTES {file_size(module.memory.types)}
 typedef size_t (*{name}_write)(void *own, const void *data, size_t bytes);
 typedef size_t (*{name}_read)(void *own, size_t offset, void *data, size_t bytes);
 uint32_t {name}_save({name}_handle *handle, {name}_write write, void *own);

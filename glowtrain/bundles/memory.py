@@ -60,6 +60,11 @@ class VariableMemory:
         return len(self.image) + self.zeros + self.unknown
 
     @property
+    def types(self) -> dict[str, TensorType]:
+        """In the order of files."""
+        return {place.name: place.type for place in self.places}
+
+    @property
     def by_name(self) -> dict[str, Place]:
         return {place.name: place for place in self.places}
 

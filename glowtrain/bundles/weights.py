@@ -31,6 +31,11 @@ def header_of(types: Mapping[str, TensorType]) -> bytes:
     return data[: 8 + int.from_bytes(data[:8], "little")]
 
 
+def file_size(types: Mapping[str, TensorType]) -> int:
+    """How many bytes a file of variables of these types has."""
+    return len(header_of(types)) + sum(type_.nbytes for type_ in types.values())
+
+
 def in_file_order(types: Mapping[str, TensorType]) -> list[str]:
     """The names of variables in the order in which they follow one another in a file."""
     entries = json.loads(header_of(types)[8:])

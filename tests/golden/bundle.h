@@ -104,7 +104,9 @@ uint32_t tiny_set(tiny_handle *handle, uint32_t variable, const void *data, size
 uint32_t tiny_reset(tiny_handle *handle);
 
 /* All variables to and from a file (safetensors). Callbacks return how many bytes they wrote or read. A file is read
- * twice, and changes nothing if it is of another model or if it cannot be read the first time. */
+ * twice, and changes nothing if it is of another model or if it cannot be read the first time. Nothing behind the
+ * bytes of such a file is read. */
+#define TINY_FILE_BYTES 480
 typedef size_t (*tiny_write)(void *own, const void *data, size_t bytes);
 typedef size_t (*tiny_read)(void *own, size_t offset, void *data, size_t bytes);
 uint32_t tiny_save(tiny_handle *handle, tiny_write write, void *own);

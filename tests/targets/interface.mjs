@@ -63,15 +63,15 @@ fails("NOT_FINITE", () => model.train({ x: x.map(() => NaN), target }));
 fails("READ_FAILED", () => model.load(whole.subarray(0, whole.length - 1)), /ends early/);
 fails("READ_FAILED", () => model.load(new Uint8Array(3)));
 const renamed = Buffer.from(Buffer.from(whole).toString("latin1").replace("layer.bias", "layer.best"), "latin1");
-fails("OTHER_WEIGHTS", () => model.load(renamed), /layer.best is none of its variables/);
+fails("OTHER_WEIGHTS", () => model.load(renamed), /does not begin as this model's weights do/);
 const more = { toString: { dtype: "F32", shape: [0], data_offsets: [0, 0] }, ...JSON.parse(description.header) };
 const header = Buffer.from(JSON.stringify(more));
 const counted = Buffer.alloc(8);
 counted.writeBigUInt64LE(BigInt(header.length));
 const longer = Buffer.concat([counted, header, whole.subarray(8 + description.header.length)]);
-fails("OTHER_WEIGHTS", () => model.load(longer), /toString is none of its variables/);
+fails("OTHER_WEIGHTS", () => model.load(longer));
 const reshaped = Buffer.from(Buffer.from(whole).toString("latin1").replace("[3,2]", "[2,3]"), "latin1");
-fails("OTHER_WEIGHTS", () => model.load(reshaped), /layer.weight is F32 \[2,3\], not F32 \[3,2\]/);
+fails("OTHER_WEIGHTS", () => model.load(reshaped));
 assert.deepEqual(model.getWeights(), before);
 
 // Weights of a file of their own: those beside the module, others, or those that are set.

@@ -207,7 +207,10 @@ _VARIABLES = """
   // All variables as they are at the start, or to and from an open file.
   Result reset() {{ return done({name}_reset(&handle_)); }}
   Result save(std::FILE *file) {{ return done({name}_save(&handle_, write, file)); }}
-  Result load(std::FILE *file) {{ return done({name}_load(&handle_, read, file)); }}
+  Result load(std::FILE *file) {{
+    const bool longer = std::fseek(file, 0, SEEK_END) == 0 && std::ftell(file) > {big}_FILE_BYTES;
+    return longer ? failed({big}_OTHER_WEIGHTS) : done({name}_load(&handle_, read, file));
+  }}
 
  private:
   static std::size_t write(void *file, const void *data, std::size_t bytes) noexcept {{

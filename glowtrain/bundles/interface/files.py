@@ -10,7 +10,7 @@ from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.interface.interface import Interface
 from glowtrain.bundles.interface.structs import CFunction
 from glowtrain.bundles.interface.variables import entry, move, row
-from glowtrain.bundles.weights import header_of
+from glowtrain.bundles.weights import file_size, header_of
 
 CHUNK = 256
 """Bytes on the stack through which variables are saved and loaded."""
@@ -39,7 +39,7 @@ def load(interface: Interface) -> str:
     with _read_in_chunks(interface, f, 0, len(header), buffer) as (offset, count):
         same_ = f.call("same", I32, buffer, f.address(known, offset, 1), count)
         f.require(f.compare("ne", same_, 0), ErrorCode.OTHER_WEIGHTS)
-    end = len(header) + sum(place.type.nbytes for place in interface.memory.places)
+    end = file_size(interface.memory.types)
     if end > len(header):
         with _read_in_chunks(interface, f, len(header), end, buffer):
             pass
@@ -59,7 +59,7 @@ def same(interface: Interface) -> str:
 
 
 def _header(interface: Interface) -> bytes:
-    return header_of({place.name: place.type for place in interface.memory.places})
+    return header_of(interface.memory.types)
 
 
 def _buffer(f: CFunction) -> LlvmValue:

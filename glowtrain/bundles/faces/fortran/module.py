@@ -9,6 +9,7 @@ from glowtrain.bundles.faces.fortran.example import program
 from glowtrain.bundles.faces.fortran.names import LONGEST_NAME, dummies, element, extents, wrapped
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, hyper_of
+from glowtrain.bundles.weights import file_size
 from glowtrain.errors import BundleError
 from glowtrain.version import __version__
 
@@ -52,7 +53,7 @@ def source(module: BundleModule) -> str:
         publics="\n".join(_publics(module)),
         calls="\n".join(_interface(name, function) for function in module.functions),
         variables=_VARIABLES.format(name=name) if some else "",
-        files=_FILES.format(name=name) if some else "",
+        files=_FILES.format(name=name, file_bytes=file_size(module.memory.types)) if some else "",
     )
     return "\n".join(part for line in text.split("\n") for part in wrapped(line))
 
@@ -255,10 +256,13 @@ _FILES = """
     integer(c_int32_t) :: code
     integer(c_int), target :: file
     integer :: failed
+    integer(c_int64_t) :: bytes
     code = {name}_READ_FAILED
     open (newunit=file, file=path, access="stream", form="unformatted", status="old", action="read", iostat=failed)
     if (failed /= 0) return
-    code = {name}_load(handle, c_funloc(read_piece), c_loc(file))
+    inquire (unit=file, size=bytes)
+    code = {name}_OTHER_WEIGHTS
+    if (bytes <= {file_bytes}) code = {name}_load(handle, c_funloc(read_piece), c_loc(file))
     close (file)
   end function
 

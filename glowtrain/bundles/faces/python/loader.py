@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import math
 import os
 import tempfile
 import threading
@@ -326,6 +327,11 @@ class Variables(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._tensors)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them in a file."""
+        return sum(tensor.dtype.itemsize * math.prod(tensor.shape) for tensor in self._tensors.values())
+
     def __repr__(self) -> str:
         return "\n".join(f"{self.roles[name]:<9}  {name}: {tensor}" for name, tensor in self._tensors.items())
 
@@ -506,7 +512,12 @@ class BundleInstance:
         return data
 
     def _take(self, data: bytes | bytearray, of: str) -> None:
-        """Take all variables from the bytes of a file."""
+        """Take all variables from the bytes of a file, which must end behind the last."""
+        end = 8 + int.from_bytes(data[:8], "little") + self.variables.nbytes
+        if len(data) > end:
+            failure = self.error(f"{of}: OTHER_WEIGHTS: the file has {len(data)} bytes, not {end}")
+            failure.code = "OTHER_WEIGHTS"
+            raise failure
 
         def read(_own: int, offset: int, to: int, count: int) -> int:
             part = bytes(data[offset : offset + count])

@@ -13,6 +13,7 @@ from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, hyper_of
 from glowtrain.bundles.verify.trace import printable
+from glowtrain.bundles.weights import file_size
 from glowtrain.version import __version__
 
 FOLDER = "rust"
@@ -51,7 +52,7 @@ def library(module: BundleModule) -> str:
         raw_variables=RAW_VARIABLES.format(name=name) if some else "",
         calls="\n".join(_call(name, function) for function in functions),
         variables=VARIABLES.format(name=name, count=len(variables)) if some else "",
-        elements=ELEMENTS if some else "",
+        elements=ELEMENTS.replace("{file_bytes}", str(file_size(module.memory.types))) if some else "",
     )
 
 

@@ -74,6 +74,9 @@ VARIABLES = """
     }}
 """
 ELEMENTS = """
+/// Bytes of a file of all variables; nothing behind them is read.
+pub const FILE_BYTES: usize = {file_bytes};
+
 /// A variable: its name, type, role (parameter, statistic, state), shape, and where it lies.
 #[repr(C)]
 pub struct Variable {

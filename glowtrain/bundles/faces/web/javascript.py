@@ -65,7 +65,7 @@ def description(module: BundleModule) -> dict[str, Any]:
         "arenaBytes": module.interface.arena,
         "functions": {function.name: _function(module, function) for function in module.functions},
         "variables": [{"name": p.name, **_type(p.type), "role": p.role} for p in places],
-        "header": header_of({p.name: p.type for p in places})[8:].decode() if places else "{}",
+        "header": header_of(module.memory.types)[8:].decode() if places else "{}",
         "errors": {code.value: [code.name, code.text] for code in ErrorCode if code != ErrorCode.OK},
     }
 

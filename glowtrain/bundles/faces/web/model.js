@@ -83,12 +83,10 @@ class Model {
 
   /** All variables, those of the optimizer among them, as a file of safetensors. */
   save() {
-    const header = new TextEncoder().encode(description.header);
-    const bytes = description.variables.reduce((sum, variable) => sum + variable.bytes, 0);
-    const file = new Uint8Array(8 + header.length + bytes);
-    new DataView(file.buffer).setBigUint64(0, BigInt(header.length), true);
-    file.set(header, 8);
-    let at = 8 + header.length;
+    const head = beginning();
+    const file = new Uint8Array(head.length + dataBytes());
+    file.set(head);
+    let at = head.length;
     for (const variable of description.variables) {
       const values = this.#get(variable);
       file.set(new Uint8Array(values.buffer, values.byteOffset, variable.bytes), at);
@@ -97,18 +95,19 @@ class Model {
     return file;
   }
 
-  /** Take all variables from a file of safetensors. Throws OTHER_WEIGHTS, and changes nothing, for another model's. */
+  /** Take all variables from a file that `save` or the C interface wrote. Throws, and changes nothing, for another. */
   load(file) {
-    const found = tensors(asBytes(file));
-    const expected = JSON.parse(description.header);
-    for (const name of Object.keys(found)) if (!Object.hasOwn(expected, name)) throw otherWeights(`${name} is none of its variables`);
-    for (const { name } of description.variables) {
-      if (!Object.hasOwn(found, name)) throw otherWeights(`${name} is missing`);
-      const [own, other] = [expected[name], found[name]];
-      if (own.dtype !== other.dtype || String(own.shape) !== String(other.shape))
-        throw otherWeights(`${name} is ${other.dtype} [${other.shape}], not ${own.dtype} [${own.shape}]`);
+    const found = asBytes(file), head = beginning();
+    const end = head.length + dataBytes();
+    if (found.length >= head.length && head.some((byte, at) => found[at] !== byte))
+      throw new GlowtrainError("OTHER_WEIGHTS", "the file does not begin as this model's weights do: it is another's, or damaged");
+    if (found.length < end) throw new GlowtrainError("READ_FAILED", `the file ends early: ${found.length} of ${end} bytes`);
+    if (found.length > end) throw new GlowtrainError("OTHER_WEIGHTS", `the file has ${found.length} bytes, not ${end}`);
+    let at = head.length;
+    for (const variable of description.variables) {
+      this.#set(variable, found.subarray(at, at + variable.bytes));
+      at += variable.bytes;
     }
-    for (const variable of description.variables) this.#set(variable, found[variable.name].data);
   }
 
   // All that is ever needed, behind the module's own data: one place for each, since sizes are known.
@@ -167,7 +166,8 @@ class Model {
     const views = this.#views[name];
     known(inputs, own.inputs, "input");
     known(hyper, own.hyper, "hyperparameter");
-    own.inputs.forEach((tensor, at) => views[at].set(converted(inputs[tensor.name], tensor)));
+    const given = new Map(Object.entries(inputs)); // without what every object has, such as a constructor
+    own.inputs.forEach((tensor, at) => views[at].set(converted(given.get(tensor.name), tensor)));
     const [first, behind] = [own.inputs.length, own.inputs.length + own.hyper.length];
     own.hyper.forEach(({ name, default: usual }, at) => (views[first + at][0] = hyper[name] ?? usual));
     const chosen = own.hyper.length ? [views[first]] : [];
@@ -220,26 +220,17 @@ function element(value, type, tensor) {
   throw new GlowtrainError("BAD_INPUT", `${tensor.name} is ${tensor.type}, and ${String(value)} is no such number`);
 }
 
-// The tensors of a file of safetensors: type, shape and bytes by name.
-function tensors(file) {
-  try {
-    const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
-    const begin = 8 + Number(view.getBigUint64(0, true));
-    const header = JSON.parse(new TextDecoder().decode(file.subarray(8, begin)));
-    delete header.__metadata__;
-    for (const entry of Object.values(header)) {
-      const [from, to] = entry.data_offsets.map((offset) => begin + offset);
-      if (to > file.length) throw new RangeError("it ends early");
-      entry.data = file.slice(from, to);
-    }
-    return header;
-  } catch (error) {
-    throw new GlowtrainError("READ_FAILED", `this is no whole file of safetensors: ${error.message}`);
-  }
+// What a file of weights begins with: the length of its header, and the header.
+function beginning() {
+  const header = new TextEncoder().encode(description.header);
+  const bytes = new Uint8Array(8 + header.length);
+  new DataView(bytes.buffer).setBigUint64(0, BigInt(header.length), true);
+  bytes.set(header, 8);
+  return bytes;
 }
 
-function otherWeights(why) {
-  return new GlowtrainError("OTHER_WEIGHTS", `the file holds the weights of another model: ${why}`);
+function dataBytes() {
+  return description.variables.reduce((sum, variable) => sum + variable.bytes, 0);
 }
 
 function asBytes(source) {
