@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 from glowtrain.errors import DifferentiationError
@@ -28,15 +28,18 @@ def gradients(loss: Value, wrt: Sequence[Value]) -> list[Value]:
     return [zeros(value.type) if gradient is None else gradient for value, gradient in zip(wrt, found, strict=True)]
 
 
-def reached(loss: Value, wrt: Sequence[Leaf]) -> dict[Leaf, Value]:
-    """The gradients for those of ``wrt`` that a differentiable path connects with the loss, in order.
+def reached(loss: Value, wrt: Sequence[Leaf], connected: Collection[Leaf] = ()) -> dict[Leaf, Value]:
+    """The gradients for those of ``wrt`` that a differentiable path connects with the loss, in order; zeros for those
+    that are ``connected`` by another notion.
 
     Raises :class:`DifferentiationError` as :func:`gradients` does.
     """
     found = _gradients(loss, wrt)
-    if all(gradient is None for gradient in found):
+    if all(gradient is None for gradient in found) and not connected:
         _refuse_if_cut(loss, wrt)
-    return {value: gradient for value, gradient in zip(wrt, found, strict=True) if gradient is not None}
+    pairs = zip(wrt, found, strict=True)
+    every = {value: zeros(value.type) if g is None and value in connected else g for value, g in pairs}
+    return {value: gradient for value, gradient in every.items() if gradient is not None}
 
 
 def stop_gradient(value: Value) -> Value:

@@ -8,7 +8,7 @@ All are ordinary graphs: what compiles them knows nothing of training.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 
 from glowtrain.deferred import dataclass
@@ -57,12 +57,13 @@ def gradient_graph(
 
 def training_graph(
     model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable], optimize: Optimize,
-    metrics: Mapping[str, Value] | None = None, parts: Parts = WHOLE,
+    metrics: Mapping[str, Value] | None = None, parts: Parts = WHOLE, connected: Collection[Variable] = (),
 ) -> Graph:  # fmt: skip
     """One training step: outputs ``loss`` and the ``metrics``, before it; updates of the parameters, the optimizer's
     state and the model's own state.
 
-    Parameters that the loss does not depend on are left alone, and of those in ``parts`` all but the part. Where the
+    Parameters that the loss does not depend on are left alone, and of those in ``parts`` all but the part; those that
+    are ``connected`` with it count as having gradients of zeros. Where the
     loss is NaN or infinite every update keeps the present value, so a bad batch cannot spoil the state. Raises
     :class:`DifferentiationError` if nothing is left to train.
     """
@@ -70,7 +71,7 @@ def training_graph(
         raise DifferentiationError(
             f"{model.name} has no trainable parameter; check trainable= and the model's variables"
         )
-    found = reached(loss, parameters)
+    found = reached(loss, parameters, connected)
     if not found:
         raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")
     optimizer = optimize(parts.trained(found))

@@ -165,4 +165,6 @@ class Specialised:
 def _function(found: Captured, tensors: Sequence[torch.Tensor]) -> Inference | Training:
     """What computes, with gradients if some are wanted."""
     wanted = [n for n, tensor in enumerate(tensors) if tensor.requires_grad] if torch.is_grad_enabled() else []
-    return compiled(Formula("captured", found.leaves, found.computed, found.updates, wanted, backend_of("cpu")))
+    return compiled(
+        Formula("captured", found.leaves, found.computed, found.updates, wanted, backend_of("cpu"), found.tape)
+    )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
 from glowtrain.deferred import dataclass
@@ -51,13 +52,15 @@ class Returned:
 @dataclass(frozen=True)
 class Captured:
     """``leaves`` stand for the arguments that are tensors, and last for the key of random numbers if ``draws``;
-    variables for those that are changed in place, by ``updates``."""
+    variables for those that are changed in place, by ``updates``; ``tape``: the leaves, by number, that autograd would
+    connect each value with that is ``computed``."""
 
     leaves: list[Input | Variable]
     computed: list[Value]
     returned: list[Returned]
     updates: dict[Variable, Value]
     draws: bool
+    tape: list[frozenset[int]]
 
     @property
     def is_plain(self) -> bool:
@@ -74,9 +77,9 @@ def captured(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Captured
     for number, argument in enumerate(arguments):
         _check(argument, number)
     check_calls(module)
-    trace = traced(
-        Computation(partial(replay, module), module=module), [_plain(each) for each in arguments], mutable=True
-    )
+    computation = Computation(partial(replay, module), module=module)
+    with saved_tensors_hooks(_forgotten, _forgotten):  # a checkpoint around the call counts what is saved
+        trace = traced(computation, [_plain(each) for each in arguments], mutable=True)
     check_shapes(trace)
     if trace.updates:
         raise ModelError(f"{next(iter(trace.updates))!r} is changed in place, and belongs to what was captured")
@@ -90,12 +93,19 @@ def captured(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Captured
     changed = [leaf for leaf in leaves.values() if isinstance(leaf, Variable)]
     updates = {leaf: found[wanted.index(trace.mutations[leaf.name])] for leaf in changed}
     keys = [random.key] if random.used else []
-    return Captured([*leaves.values(), *keys], found[: len(computed)], returned, updates, random.used)
+    tape = _tape(trace, returned, len(computed))
+    return Captured([*leaves.values(), *keys], found[: len(computed)], returned, updates, random.used, tape)
+
+
+def _forgotten(saved: Any) -> None:
+    """What the tape of a trace keeps for a backward, of which there is none."""
 
 
 def _plain(argument: Any) -> Any:
     """An argument as it is traced: numbers hold for the graph, and memory is row-major as it will be in calls."""
-    return row_major(argument.detach()) if _is_tensor(argument) else argument
+    if not _is_tensor(argument):
+        return argument
+    return row_major(argument.detach()).detach().requires_grad_(argument.requires_grad)
 
 
 def _is_tensor(argument: Any) -> bool:
@@ -161,6 +171,17 @@ def _returned(trace: Trace) -> tuple[list[torch.fx.Node], list[Returned]]:
         else:
             returned.append(Returned(computed=computed.setdefault(result, len(computed))))
     return list(computed), returned
+
+
+def _tape(trace: Trace, returned: Sequence[Returned], count: int) -> list[frozenset[int]]:
+    """The leaves that what is computed is connected with, as the results that are made of it are."""
+    tape: list[set[int]] = [set() for _ in range(count)]
+    for each, connected in zip(returned, trace.tape, strict=True):
+        if connected.made:
+            raise ModelError("it makes a tensor that requires a gradient: give it one as an argument")
+        if each.computed is not None:
+            tape[each.computed].update(map(trace.inputs.index, connected.leaves))
+    return list(map(frozenset, tape))
 
 
 def _is_leaf(node: torch.fx.Node) -> bool:

@@ -7,7 +7,7 @@ backward of the backward: the gradients are such a function themselves, made whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from operator import itemgetter
@@ -22,6 +22,7 @@ from glowtrain.errors import DifferentiationError
 from glowtrain.grad.halves import Halves, halves
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input, Value, Variable, topological
+from glowtrain.ops.tensor.move import zeros
 from glowtrain.stages import Options
 from glowtrain.torch.dtypes import THEIRS
 from glowtrain.torch.memory import Allocation, address, new, row_major
@@ -34,11 +35,14 @@ ALIGNMENT = 64
 
 
 class Formula:
-    """Results and updates of variables as graph code, of ``leaves``; ``wanted``: those of them that get gradients."""
+    """Results and updates of variables as graph code, of ``leaves``; ``wanted``: those of them that get gradients.
+
+    ``tape``: the leaves that PyTorch would connect each result with; by default those that a differentiable path does.
+    """
 
     def __init__(
         self, name: str, leaves: Sequence[Leaf], results: Sequence[Value], updates: Mapping[Variable, Value],
-        wanted: Sequence[int], backend: Backend,
+        wanted: Sequence[int], backend: Backend, tape: Sequence[Collection[int]] | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.leaves = tuple(leaves)
@@ -46,6 +50,7 @@ class Formula:
         self.updates = dict(updates)
         self.wanted = tuple(wanted)
         self.backend = backend
+        self._tape = tape
 
     @cached_property
     def graph(self) -> Graph:
@@ -62,8 +67,8 @@ class Formula:
 
     @cached_property
     def cotangents(self) -> dict[int, Input]:
-        """The cotangents of the results, by number, that depend on what gets gradients by a differentiable path."""
-        return {n: self._all_cotangents[n] for n, value in enumerate(self.results) if n in self._reached}
+        """The cotangents of the results, by number, that are connected with what gets gradients."""
+        return {n: cotangent for n, cotangent in self._all_cotangents.items() if self.connected[n]}
 
     @cached_property
     def _all_cotangents(self) -> dict[int, Input]:
@@ -71,17 +76,23 @@ class Formula:
         return {n: Input(value.type, f"cotangent{n}.{self.name}") for n, value in floats.items()}
 
     @cached_property
-    def _reached(self) -> frozenset[int]:
-        wrt = [self.leaves[number] for number in self.wanted]
-        seeds = self._all_cotangents
-        return frozenset(n for n in seeds if any(g is not None for g in pullback([self.results[n]], [seeds[n]], wrt)))
+    def connected(self) -> dict[int, frozenset[int]]:
+        """The leaves that get gradients from each float result, perhaps of zeros."""
+        if self._tape is not None:
+            return {n: frozenset(self.wanted).intersection(self._tape[n]) for n in self._all_cotangents}
+        return {n: frozenset(self._pulled([n])) for n in self._all_cotangents}
 
     @cached_property
     def gradients(self) -> dict[int, Value]:
         """The gradients that there are, by the number of the leaf."""
-        wrt = [self.leaves[number] for number in self.wanted]
-        results = [self.results[number] for number in self.cotangents]
-        found = pullback(results, list(self.cotangents.values()), wrt)
+        found = self._pulled(list(self.cotangents))
+        connected = frozenset().union(*self.connected.values())
+        return {n: found[n] if n in found else zeros(self.leaves[n].type) for n in self.wanted if n in connected}
+
+    def _pulled(self, results: Sequence[int]) -> dict[int, Value]:
+        """The gradients of some results, by the number of the leaf that a differentiable path leads to."""
+        cotangents = [self._all_cotangents[n] for n in results]
+        found = pullback([self.results[n] for n in results], cotangents, [self.leaves[n] for n in self.wanted])
         return {n: value for n, value in zip(self.wanted, found, strict=True) if value is not None}
 
     @property
@@ -210,7 +221,17 @@ class Training:
             gradients = self._gradients()
             self._backward(self._places(cotangents, kept, gradients))
         by_argument: Sequence[torch.Tensor | None] = self._by_argument((*gradients, None))
-        return by_argument
+        return self._without_unread(by_argument, given)
+
+    def _without_unread(
+        self, gradients: Sequence[torch.Tensor | None], given: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        """None for leaves that nothing connects with the results which the caller reads."""
+        read = [number for number in self._cotangents if given[number] is not None]
+        if len(read) == len(self._cotangents):
+            return gradients
+        connected = frozenset().union(*(self.formula.connected[number] for number in read))
+        return (None, *(g if number in connected else None for number, g in enumerate(gradients[1:])))
 
     def _places(self, cotangents: Tensors, kept: Tensors, gradients: Tensors) -> list[int]:
         """The addresses that the backward half is called with."""

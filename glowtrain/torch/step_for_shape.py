@@ -247,8 +247,15 @@ def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdate
     extra = {f"result{number}": value for number, value in enumerate(found.results[1:])}
     model = Graph(tuple(inputs), {LOSS: loss, **extra}, {**state, **random.updates}, type(step.module).__name__.lower())
     chosen = {step.names[id(parameter)] for group in step.optimizer.param_groups for parameter in group["params"]}
-    trained = list(dict.fromkeys(v for v in variables.values() if v.trainable and v.name in chosen))
-    return training_graph(model, loss, (), trained, updates, extra), trace.structure
+    trained = dict.fromkeys(v for v in variables.values() if v.trainable and v.name in chosen)
+    connected, inner = (
+        [variables[name] for name in names if name in variables]
+        for names in (trace.tape[0].leaves, trace.tape[0].inner)
+    )
+    reached = [variable for variable in trained if variable in connected or variable in inner]
+    return training_graph(
+        model, loss, (), reached or list(trained), updates, extra, connected=connected
+    ), trace.structure
 
 
 def _loss(results: Sequence[Any]) -> Value:

@@ -121,7 +121,33 @@ def _variances(mean: torch.Tensor, var: Any) -> torch.Tensor:
     return var.unsqueeze(-1) if var.shape != mean.shape and var.shape == mean.shape[:-1] else var
 
 
+def instance_norm(
+    x: torch.Tensor, running_mean: torch.Tensor | None = None, running_var: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, use_input_stats: bool = True,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> torch.Tensor:  # fmt: skip
+    """torch.nn.functional.instance_norm, which updates running statistics by operators: ATen's writes them without
+    saying so, and a trace leaves it out where nobody reads its result."""
+    running = running_mean, running_var
+    if use_input_stats and running_mean is not None and running_var is not None:
+        variance, mean = torch.var_mean(x.detach(), tuple(range(2, x.dim())))
+        for kept, present in ((running_mean, mean), (running_var, variance)):
+            kept.copy_((1 - momentum) * kept + momentum * present.mean(0))
+        running = None, None
+    return torch.nn.functional.instance_norm(x, *running, weight, bias, use_input_stats, momentum, eps)
+
+
+def _instance_norm(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any, use_input_stats: bool, momentum: float,
+    eps: float, _: bool = True,
+) -> torch.Tensor:  # fmt: skip
+    """torch.instance_norm, whose operands are in another order."""
+    return instance_norm(x, mean, variance, weight, bias, use_input_stats, momentum, eps)
+
+
 INSTEAD: dict[Any, Callable[..., Any]] = {
+    torch.nn.functional.instance_norm: instance_norm,
+    torch.instance_norm: _instance_norm,
     torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
 }
 """What is traced in place of functions."""

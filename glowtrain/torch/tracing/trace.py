@@ -31,6 +31,7 @@ from glowtrain.torch.aten import TABLE
 from glowtrain.torch.tracing.places import innermost_line
 from glowtrain.torch.tracing.quiet import quiet
 from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_told, traceable
+from glowtrain.torch.tracing.tape import Connected, Tape
 
 GRADIENT = "glowtrain::gradient"
 MODULE = "module"
@@ -108,12 +109,16 @@ class _Gradients(TorchFunctionMode):
         return pytree.tree_map_only(torch.Tensor, lambda y: y if y is written else y.detach(), result)
 
 
-def _asked(outputs: Any, inputs: Any, grad_outputs: Any = None, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:
-    """The gradients by our operator; how PyTorch would keep its graph for others (``create_graph``) plays no part."""
+def _asked(
+    outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None, create_graph: bool = False,
+    *_: Any, **__: Any,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """The gradients by our operator: constants, as PyTorch gives them, unless their graph is wanted, too."""
     results, at = _listed(outputs), _listed(inputs)
     given = [None] * len(results) if grad_outputs is None else _listed(grad_outputs)
     cotangents = [torch.ones_like(y) if g is None else g for y, g in zip(results, given, strict=True)]
-    return tuple(gradient(results, at, cotangents))
+    found = gradient(results, at, cotangents)
+    return tuple(each if create_graph else each.detach() for each in found)
 
 
 def _listed(tensors: Any) -> list[Any]:
@@ -141,6 +146,7 @@ class Computation(torch.nn.Module):
         super().__init__()
         self.forward_only = forward_only
         self.originals = Originals()
+        self.tape = Tape(GRADIENT)
         self._function = (function,)  # in a tuple, so that a function which is a module is not registered twice
         for name, module in modules.items():
             self.add_module(name, module)
@@ -152,6 +158,7 @@ class Computation(torch.nn.Module):
             results = self._function[0](*inputs)
         for owner, name, buffer in before:
             self._write_back(owner, name, buffer)
+        self.tape.record(results, inputs, dict(self.named_parameters(remove_duplicate=False)))
         return results
 
     @property
@@ -181,7 +188,7 @@ class Trace:
     inputs that are tensors, in order; ``outside``: placeholders of tensors that are no module's and were there before,
     ``others``: modules that were called besides; ``results``: the nodes (or plain values) of the outputs, flat, and
     ``structure`` how they make up what the function returns; ``updates``: the new values of buffers by name,
-    ``mutations`` those of inputs by placeholder."""
+    ``mutations`` those of inputs by placeholder; ``tape``: the placeholders that autograd connects each result with."""
 
     graph: torch.fx.Graph
     tensors: Mapping[str, torch.Tensor]
@@ -193,6 +200,7 @@ class Trace:
     mutations: Mapping[str, Any] = field(default_factory=dict)
     outside: frozenset[str] = frozenset()
     others: Sequence[torch.nn.Module] = ()
+    tape: Sequence[Connected] = ()
 
 
 _ALONE = RLock()
@@ -218,6 +226,9 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
     except Exception as error:  # noqa: BLE001  (a module may raise anything, and PyTorch does)
         raise ModelError(_untraceable(error)) from None
     trace = replace(computation.originals.put_in(_trace(program)), others=computation.others)
+    outside = {placeholder: trace.tensors[placeholder] for placeholder in trace.outside}
+    numbers = {placeholder: number for number, placeholder in enumerate(trace.inputs)}
+    trace = replace(trace, tape=computation.tape.read({**numbers, **trace.names, **outside}))
     if trace.mutations and not mutable:
         raise ModelError(
             "the module changes one of its inputs in place: compute a new tensor, or change a clone of the input"
@@ -252,6 +263,8 @@ def _untraceable(error: Exception) -> str:
         return f"{failed}: it asks for the elements of a tensor, which has none yet in a trace. {FIXED}"
     if "exported program constant" in first:
         return f"{failed}: use .detach() in place of .data, and torch.autograd.grad in place of .backward()"
+    if "leaf Variable that requires grad" in first:
+        return f"{failed}: a tensor that requires a gradient is changed in place: make a new one of it"
     if first.startswith("aten."):
         return f"{failed}: PyTorch has no rule for the type of what {first.removeprefix('aten.')} gives"
     return f"{failed}: {first.rstrip('.')}"

@@ -1,0 +1,76 @@
+"""Which leaves autograd would connect with a result: fake tensors of a trace keep a tape as all others do.
+
+What the tape connects gets a gradient in PyTorch, of zeros where a derivative is zero everywhere; what it does not gets
+none, and optimizers leave it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from glowtrain.deferred import dataclass
+
+Names = frozenset[Any]
+NO_NAMES: Names = frozenset()
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The leaves of one result, by their placeholders. ``inner``: those that it is connected with by gradients within
+    the computation alone, of which the tape does not know what they depend on; ``made``: whether there are leaves that
+    the computation makes itself."""
+
+    leaves: Names = NO_NAMES
+    inner: Names = NO_NAMES
+    made: bool = False
+
+
+class Tape:
+    """The tape of a computation while it is traced; ``gradient`` is the operator that it calls for inner gradients."""
+
+    def __init__(self, gradient: str) -> None:
+        self._gradient = gradient.replace("::", "_")
+        self._results: list[tuple[Names, Names]] = []
+
+    def record(self, results: Any, inputs: Any, parameters: Mapping[str, torch.Tensor]) -> None:
+        """Keep what results are connected with: inputs by number, parameters by name, others themselves."""
+        names: dict[int, list[Any]] = {}
+        tensors = [each for each in pytree.tree_leaves(inputs) if isinstance(each, torch.Tensor)]
+        for name, tensor in [*enumerate(tensors), *parameters.items()]:
+            names.setdefault(id(tensor), []).append(name)
+
+        def named(result: Any, cut: str | None) -> Names:
+            return frozenset(name for leaf in _leaves(result, cut) for name in names.get(id(leaf), (leaf,)))
+
+        self._results = [(named(each, self._gradient), named(each, None)) for each in pytree.tree_leaves(results)]
+
+    def read(self, placeholders: Mapping[str, Any]) -> list[Connected]:
+        """What results are connected with, by the placeholders for what was recorded."""
+        known = frozenset(placeholders.values())
+
+        def of(names: Names) -> Names:
+            return frozenset(placeholder for placeholder, name in placeholders.items() if name in names)
+
+        made = [any(isinstance(name, torch.Tensor) for name in every - known) for _, every in self._results]
+        pairs = zip(self._results, made, strict=True)
+        return [Connected(of(direct), of(every) - of(direct), own) for (direct, every), own in pairs]
+
+
+def _leaves(result: Any, cut: str | None) -> list[torch.Tensor]:
+    """The leaves that a result's tape leads to, but for ways through nodes with ``cut`` in their names."""
+    if not isinstance(result, torch.Tensor) or not result.requires_grad:
+        return []
+    if result.grad_fn is None:
+        return [result]
+    seen, left = {result.grad_fn}, [result.grad_fn]
+    while left:
+        node = left.pop()
+        if cut is None or cut not in node.name():
+            more = {following for following, _ in node.next_functions if following is not None} - seen
+            seen |= more
+            left += more
+    return [node.variable for node in seen if hasattr(node, "variable")]
