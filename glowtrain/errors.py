@@ -124,6 +124,10 @@ class DeadlineError(RequestError):
     """A request was not answered in time."""
 
 
+class BusyError(RequestError):
+    """The server works on as many requests, or bytes of them, as it takes at once; the message names the limit."""
+
+
 class UnavailableError(RequestError):
     """A network was removed, the runtime was closed, or no device is left to run it."""
 

@@ -102,7 +102,7 @@ def test_every_import_is_declared(project: dict[str, Any]) -> None:
     allowed = declared | set(sys.stdlib_module_names) | {"glowtrain", "google"}  # google.protobuf
     serving = ROOT / "glowtrain" / "serving"
     bridges = {"torch": ROOT / "glowtrain" / "torch", "flwr": ROOT / "glowtrain" / "flower"}
-    bridges |= dict.fromkeys(("starlette", "uvicorn", "grpc"), serving)
+    bridges |= dict.fromkeys(("starlette", "uvicorn", "httptools", "grpc", "grpc_health"), serving)
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in source_files("glowtrain", *LINKED)
@@ -114,7 +114,7 @@ def test_every_import_is_declared(project: dict[str, Any]) -> None:
 
 def test_peers_are_installed_by_hand_only(project: dict[str, Any]) -> None:
     wanted = "\n".join([*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]])
-    assert not re.search(r"\b(torch|flwr|starlette|uvicorn|grpcio|jax|jaxlib|optax)\b|peers", wanted)
+    assert not re.search(r"\b(torch|flwr|starlette|uvicorn|httptools|grpcio|jax|jaxlib|optax)\b|peers", wanted)
 
 
 def test_typed_marker_and_licences() -> None:

@@ -14,6 +14,8 @@ from glowtrain.errors import check_extra
 for _name, _package in (
     ("Starlette", "starlette"),
     ("uvicorn", "uvicorn"),
+    ("httptools", "httptools"),
     ("gRPC", "grpc"),
+    ("gRPC's health checking", "grpc_health"),
 ):
     check_extra("glowtrain.serving", _name, _package, "serve")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import field, replace
 from typing import Any
 
 from glowtrain.deferred import dataclass
-from glowtrain.errors import InputError
+from glowtrain.errors import DeadlineError, InputError
 from glowtrain.presentation.words import listed
 from glowtrain.types import Array
 
@@ -44,6 +47,27 @@ class InferRequest:
     binary_output: bool = False
     priority: int = 0
     timeout: float | None = None
+
+    def since(self, began: float) -> InferRequest:
+        """The request with what is left of its time since ``began``, by ``time.monotonic``. Raises
+        :class:`DeadlineError`."""
+        if self.timeout is None:
+            return self
+        left = began + self.timeout - time.monotonic()
+        if left <= 0:
+            raise DeadlineError(f"no answer within {self.timeout:g} seconds: the request took as long to be read")
+        return replace(self, timeout=left)
+
+
+@asynccontextmanager
+async def in_time(request: InferRequest, began: float) -> AsyncIterator[None]:
+    """Raises :class:`DeadlineError` where a request that ``began`` then is not answered within its time."""
+    left = request.since(began).timeout
+    try:
+        async with asyncio.timeout(left):
+            yield
+    except TimeoutError:
+        raise DeadlineError(f"no answer within {request.timeout:g} seconds: it took as long to be written") from None
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,13 @@ from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.runtime.checks import seconds
 from glowtrain.serving.access import EVERYBODY, Access
+from glowtrain.serving.admission import Admission
 from glowtrain.serving.http.app import PATIENCE, application
-from glowtrain.serving.http.connections import timed
+from glowtrain.serving.http.connections import LINGER, guarded
 from glowtrain.serving.http.large_json import JsonMessages
 from glowtrain.serving.logs import LOGGER
 from glowtrain.serving.repository import Repository
-from glowtrain.serving.rpc.service import handlers
+from glowtrain.serving.rpc.service import Waits, handlers
 from glowtrain.serving.service import InferenceService
 
 MAX_REQUEST = 64 << 20
@@ -32,7 +33,11 @@ MAX_REQUEST = 64 << 20
 DRAIN = 30.0
 """Seconds that requests have to be answered in when the server ends, unless it is said."""
 CONNECTIONS = 1000
-"""Connections of clients at once, unless it is said."""
+"""Requests at once, unless it is said."""
+TOGETHER = 8
+"""Requests of the largest size whose bytes may be there at once."""
+AGE = 10
+"""How many times as long as a request may take to arrive a connection of gRPC lives: then its client makes another."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -41,8 +46,8 @@ class ServerOptions:
     """Where the server listens (port 0: a free one; gRPC port ``None``: no gRPC), and what it takes.
 
     ``certificate`` and ``key`` are files for TLS; ``limit`` is the most bytes of a request; ``patience`` the seconds
-    that one has to arrive in over HTTP; ``connections`` those over HTTP, and the calls over gRPC, at once; ``drain``
-    the seconds that requests have to be answered in when the server ends.
+    that one has to arrive in, and its client to take the answer; ``connections`` the requests at once; ``drain`` the
+    seconds that they have to be answered in when the server ends.
     """
 
     host: str = "127.0.0.1"
@@ -97,6 +102,8 @@ class Server:
         self.listening, self.loaded = threading.Event(), threading.Event()
         self.service = service
         self._repository = repository
+        self.admission = Admission(options.connections, TOGETHER * options.limit)
+        self._waits = Waits(options.patience)
         self._failure: BaseException | None = None
 
     def run(self) -> None:
@@ -134,6 +141,7 @@ class Server:
         await asyncio.wait((over_http, asyncio.create_task(self._stopping.wait())), return_when=asyncio.FIRST_COMPLETED)
         self.service.close()
         self._http.should_exit = True
+        self._waits.shorten(min(LINGER, self.options.drain))
         await asyncio.gather(over_http, self._grpc.stop(self.options.drain))
 
     def _listens(self) -> None:
@@ -185,9 +193,9 @@ class Server:
     def _http_server(self, json: JsonMessages) -> uvicorn.Server:
         options = self.options
         config = uvicorn.Config(
-            application(self.service, options.access, options.limit, options.patience, json),
+            application(self.service, options.access, options.limit, options.patience, json, self.admission),
             log_config=None, access_log=False, lifespan="off", server_header=False, ws="none",
-            http=timed(options.patience), limit_concurrency=options.connections + 1,
+            http=guarded(options.patience, options.connections, options.drain),
             ssl_certfile=options.certificate, ssl_keyfile=options.key,
             timeout_graceful_shutdown=max(1, round(options.drain)),
         )  # fmt: skip
@@ -195,11 +203,18 @@ class Server:
 
     async def _grpc_server(self) -> grpc.aio.Server:
         options = self.options
-        limits = [("grpc.max_receive_message_length", options.limit), ("grpc.max_send_message_length", -1)]
-        server = grpc.aio.server(
-            options=[*limits, ("grpc.so_reuseport", 0)], maximum_concurrent_rpcs=options.connections
-        )
-        server.add_generic_rpc_handlers((handlers(self.service, options.access),))
+        patience = max(1, round(1000 * options.patience))
+        limits = {
+            "max_receive_message_length": options.limit,
+            "max_send_message_length": -1,
+            "so_reuseport": 0,
+            "server_handshake_timeout_ms": patience,
+            "max_connection_idle_ms": patience,
+            "max_connection_age_ms": AGE * patience,  # an answer that nobody reads ends no sooner
+            "max_connection_age_grace_ms": patience,
+        }
+        server = grpc.aio.server(options=[(f"grpc.{name}", value) for name, value in limits.items()])
+        server.add_generic_rpc_handlers(handlers(self.service, options.access, self.admission, self._waits))
         if options.grpc_port is not None:
             self.grpc_port = _bound(server, options.address(options.grpc_port), options)
         return server

@@ -32,23 +32,24 @@ class InferenceService:
         self._host = host
         self._repository = repository
         self._refusals = Refusals()
-        self._open = True
+        self.open = True
+        """Whether anything new should come."""
         self._one_at_a_time = asyncio.Lock()
         """For what changes the repository: clients that ask again and again take no threads."""
 
     def close(self) -> None:
         """No longer be ready: nothing new should come."""
-        self._open = False
+        self.open = False
 
     @property
     def ready(self) -> bool:
         """Whether every model that was asked for is loaded and answers without compiling anything."""
-        return self._open and self._repository.complete and all(network.ready for network in self._host.networks())
+        return self.open and self._repository.complete and all(network.ready for network in self._host.networks())
 
     def model_ready(self, name: str, version: str | None) -> bool:
         """Whether a model is. Raises :class:`UnknownNetworkError` for one that the repository does not have either."""
         try:
-            return self._open and self._host.network(name, version).ready
+            return self.open and self._host.network(name, version).ready
         except UnknownNetworkError:
             if self._repository.has(name, version):
                 return False
@@ -57,6 +58,10 @@ class InferenceService:
     def server_metadata(self) -> dict[str, Any]:
         """The server's name, version, and the extensions of the protocol that it has."""
         return {"name": SERVER, "version": __version__, "extensions": list(EXTENSIONS)}
+
+    def models(self) -> list[str]:
+        """The names of models that are loaded."""
+        return sorted({network.name for network in self._host.networks()})
 
     def model_metadata(self, name: str, version: str | None) -> dict[str, Any]:
         """A model's versions, inputs and outputs. Raises :class:`UnknownNetworkError`."""

@@ -8,6 +8,7 @@ from glowtrain.deferred import dataclass
 from glowtrain.errors import (
     AccessError,
     BindingError,
+    BusyError,
     DeadlineError,
     DeviceLostError,
     GlowtrainError,
@@ -35,6 +36,7 @@ _STATUSES: tuple[tuple[type[GlowtrainError], Status], ...] = (
     (RequestSizeError, Status(413, grpc.StatusCode.RESOURCE_EXHAUSTED)),
     (RequestTimeoutError, Status(408, grpc.StatusCode.DEADLINE_EXCEEDED)),
     (QueueFullError, Status(429, grpc.StatusCode.RESOURCE_EXHAUSTED)),
+    (BusyError, Status(503, grpc.StatusCode.RESOURCE_EXHAUSTED)),
     (DeadlineError, Status(504, grpc.StatusCode.DEADLINE_EXCEEDED)),
     (UnavailableError, Status(503, grpc.StatusCode.UNAVAILABLE)),
     (DeviceLostError, Status(503, grpc.StatusCode.UNAVAILABLE)),
@@ -45,6 +47,8 @@ _STATUSES: tuple[tuple[type[GlowtrainError], Status], ...] = (
     (ProvisionError, Status(503, grpc.StatusCode.RESOURCE_EXHAUSTED)),
 )
 """The first counts whose class an error is of."""
+LONGEST = 2000
+"""Bytes of a text that clients are told: gRPC sends three for each that is not ASCII, and 8 KB at most."""
 _FAILED = Status(500, grpc.StatusCode.INTERNAL)
 
 
@@ -54,7 +58,9 @@ def status_of(error: BaseException) -> Status:
 
 
 def told(error: BaseException) -> str:
-    """What a client is told of an error: of those that nobody foresaw, not more than that they happened."""
+    """What a client is told of an error: its beginning, where it repeats a long name of the client's; of those that
+    nobody foresaw, not more than that they happened."""
     if isinstance(error, GlowtrainError):
-        return str(error)
+        text = str(error).encode(errors="replace")
+        return text.decode() if len(text) <= LONGEST else f"{text[:LONGEST].decode(errors='ignore')}..."
     return "the server failed at this request; its log says why"

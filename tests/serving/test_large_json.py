@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from multiprocessing import active_children
@@ -78,10 +82,41 @@ def test_after_its_death_there_is_another(large: JsonMessages) -> None:
     assert first is not None
     first.kill()
     first.join()
-    with pytest.raises(RuntimeError, match="the process for large JSON has ended"):
-        asyncio.run(large.decode("m", None, text(100), None))
     assert asyncio.run(large.decode("m", None, text(100), None)).inputs["x"].shape == (100, 4)
     assert first is not large.process
+
+
+def kill(pid: int) -> None:
+    """What kills the process that reads it."""
+    os.kill(pid or os.getpid(), signal.SIGKILL)
+
+
+def test_what_kills_it_again_is_an_error(large: JsonMessages) -> None:
+    with pytest.raises(RuntimeError, match="ended twice at one request"):
+        large._ask(kill, (0,))
+    assert asyncio.run(large.decode("m", None, text(100), None)).inputs["x"].shape == (100, 4)
+
+
+def test_the_time_of_a_request_begins_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits until others have been read is late, and what waits no longer is not read at all."""
+    large = JsonMessages(200)
+    held = threading.Event()
+    large._turns.submit(held.wait)
+    monkeypatch.setattr("glowtrain.serving.server.JsonMessages", lambda: large)
+    with served(load=False, double=scaled()) as both, running(*both) as server:
+        late = HTTPConnection("127.0.0.1", server.port, timeout=30)
+        late.request("POST", INFER, text(100, parameters={"timeout": 200_000}))
+        gone = HTTPConnection("127.0.0.1", server.port, timeout=30)
+        gone.request("POST", INFER, text(100))
+        while large._turns._work_queue.qsize() < 2:
+            time.sleep(0.01)
+        gone.close()
+        while server.admission.admitted > 1:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        held.set()
+        answer = late.getresponse()
+        assert (answer.status, "no answer within 0.2 seconds" in answer.read().decode()) == (504, True)
 
 
 def test_over_http(large: JsonMessages) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NoReturn
 
 from glowtrain.errors import InputError, RequestSizeError
@@ -15,8 +15,11 @@ _WINDOW = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """zlib's names for the encodings of content."""
 
 
-async def read_body(stream: AsyncIterator[bytes], length: str | None, encoding: str | None, limit: int) -> Body:
-    """A request's body, from ``stream``. ``length`` and ``encoding`` are what its headers say.
+async def read_body(
+    stream: AsyncIterator[bytes], length: str | None, encoding: str | None, limit: int, hold: Callable[[int], None]
+) -> Body:
+    """A request's body, from ``stream``. ``length`` and ``encoding`` are what its headers say; ``hold`` counts bytes as
+    they come, and may raise an error.
 
     Raises :class:`RequestSizeError` as soon as it is known to be, or to decompress to, more than ``limit`` bytes, and
     :class:`InputError` for a damaged or unknown encoding.
@@ -27,9 +30,14 @@ async def read_body(stream: AsyncIterator[bytes], length: str | None, encoding: 
     async for chunk in stream:
         if len(body) + len(chunk) > limit:
             raise _too_large(limit)
+        hold(len(chunk))
         body += chunk
     encoding = (encoding or "").strip().lower()  # RFC 9110, 8.4.1: names of codings are case-insensitive
-    return body if encoding in ("", "identity") else _decompressed(body, encoding, limit)
+    if encoding in ("", "identity"):
+        return body
+    found = _decompressed(body, encoding, limit)
+    hold(len(found))
+    return found
 
 
 def _too_large(limit: int) -> RequestSizeError:

@@ -1,37 +1,119 @@
-"""Connections on which requests have to begin in time: clients that send a head byte by byte keep none for ever."""
+"""Connections on which every wait has a limit: no client keeps one, or what lies in it, for ever."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import json
+from http import HTTPStatus
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-_Protocol: Any = AutoHTTPProtocol
-"""Whichever uvicorn has for HTTP: what reads faster, where it is installed."""
+HEAD = 1 << 16
+"""Bytes of a request's head, its trailers and what encodes its chunks, at most: httptools has no limit of its own."""
+CHUNK = 16
+"""Bytes that may encode a byte of a body: a chunk of one byte has 5 more."""
+SPARE = 64
+"""Connections beside those of the requests that may be worked on, so that health can always be asked."""
+LINGER = 1.0
+"""Seconds, at most, that a kept connection stays when the server ends: its client's next request may be on its way."""
 
 
-class TimedConnection(_Protocol):
-    """uvicorn's connection, which ends where the head of a request has not come within ``patience`` seconds since the
-    connection was made, or since the head's first byte. Between requests uvicorn's own time-out holds."""
+class GuardedConnection(HttpToolsProtocol):
+    """uvicorn's connection, with limits.
+
+    It ends where the head of a request has not come within ``patience`` seconds since the connection was made, or since
+    the head's first byte; where a head is too long; and where its client has not taken an answer for ``patience``
+    seconds. Between requests uvicorn's own time-out holds. Beyond ``most`` connections, the one that has been idle
+    longest makes room.
+    """
 
     patience: float
+    most: int
+    linger: float
     _timer: asyncio.TimerHandle | None = None
+    _writing: asyncio.TimerHandle | None = None
+    _idle_since = 0.0
+    _head = _unread = 0
+    """Bytes of the head and trailers, and those of a request that httptools has made nothing of so far."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is worked on."""
+        return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=1, low=0)  # pause_writing means that the client does not read
+        self._idle_since = self.loop.time()
         self._watch()
+        if len(self.connections) > self.most:
+            idle = [each for each in self.connections if each.idle and each is not self]
+            min(idle, key=lambda each: each._idle_since, default=self).transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        self._unread += len(data)
         super().data_received(data)
-        if self.cycle is None or self.cycle.response_complete:
+        if self.transport.is_closing():
+            return
+        if self._unread > HEAD:
+            self.send_400_response("")
+        elif self.idle:
             self._watch()
         else:
             self._stop()
 
+    def on_message_begin(self) -> None:
+        self._head = self._unread = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head += len(name) + len(value)
+        if self._head > HEAD:
+            raise ValueError("the head is too long")
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = max(0, self._unread - CHUNK * len(body))
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what cannot be read, and end; where a request is worked on, its answer cannot be told from this."""
+        if not self.idle:
+            self.transport.abort()
+            return
+        long = max(self._head, self._unread) > HEAD
+        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if long else HTTPStatus.BAD_REQUEST
+        error = f"the head of the request has more than {HEAD:,} bytes" if long else "this is no request of HTTP"
+        body = json.dumps({"error": error})
+        head = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+        self.transport.close()
+
+    def on_response_complete(self) -> None:
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._writing = self.loop.call_later(self.patience, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._writing is not None:
+            self._writing.cancel()
+
+    def shutdown(self) -> None:
+        """The server ends: an idle connection does soon."""
+        if self.idle and not self.transport.is_closing():
+            self.loop.call_later(self.linger, super().shutdown)
+        else:
+            super().shutdown()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
+        self.resume_writing()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
 
     def _watch(self) -> None:
         if self._timer is None:
@@ -47,7 +129,8 @@ class TimedConnection(_Protocol):
         self.transport.close()
 
 
-def timed(patience: float) -> type[asyncio.Protocol]:
-    """Such connections, of so much patience."""
-    made: type[asyncio.Protocol] = type("TimedConnection", (TimedConnection,), {"patience": patience})
+def guarded(patience: float, requests: int, drain: float) -> type[asyncio.Protocol]:
+    """Such connections, for so many requests at once, of a server that ends within ``drain`` seconds."""
+    limits = {"patience": patience, "most": requests + SPARE, "linger": min(LINGER, drain)}
+    made: type[asyncio.Protocol] = type("GuardedConnection", (GuardedConnection,), limits)
     return made

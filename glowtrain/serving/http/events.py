@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,8 +16,10 @@ CLIENT_GONE = 499
 class Events:
     """Middleware that logs requests: answered ones for those who look closely (debug), refused ones, failed ones."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, ends: Callable[[], bool]) -> None:
         self._app = app
+        self._ends = ends
+        """Whether the server does: then each answer tells its client to connect anew."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -27,6 +30,8 @@ class Events:
         async def sent(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
+            if message["type"] == "http.response.start" and self._ends():
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
         try:

@@ -72,14 +72,17 @@ class JsonMessages:
         return await asyncio.get_running_loop().run_in_executor(self._turns, self._ask, function, arguments)
 
     def _ask(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """What a function returns, or raises, over there."""
-        other = self._started()
-        try:
-            other.line.send((function, arguments))
-            done, said = other.line.recv()
-        except (EOFError, OSError) as error:
-            self._end()
-            raise RuntimeError("the process for large JSON has ended; the next request begins another") from error
+        """What a function returns, or raises, over there; a second time where the process ends meanwhile."""
+        for again in (True, False):
+            other = self._started()
+            try:
+                other.line.send((function, arguments))
+                done, said = other.line.recv()
+                break
+            except (EOFError, OSError) as error:
+                self._end()
+                if not again:
+                    raise RuntimeError("the process for large JSON ended twice at one request") from error
         if not done:
             raise said
         return said

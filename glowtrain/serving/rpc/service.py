@@ -1,16 +1,21 @@
-"""The calls of gRPC, from ``open_inference.proto``."""
+"""The calls of gRPC, from ``open_inference.proto``, and ``grpc.health.v1``."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from grpc_health.v1 import health_pb2
 
-from glowtrain.errors import GlowtrainError, InputError
+from glowtrain.deferred import dataclass
+from glowtrain.errors import GlowtrainError, InputError, RequestTimeoutError
 from glowtrain.serving.access import EVERYBODY, Access
+from glowtrain.serving.admission import Admission, Admitted
 from glowtrain.serving.logs import LOGGER, log_request
 from glowtrain.serving.rpc import messages
 from glowtrain.serving.rpc.schema import SERVICE, Message, ModelStreamInferResponse, message
@@ -20,8 +25,10 @@ from glowtrain.serving.status import Status, status_of, told
 Context = Any
 """A ``grpc.aio.ServicerContext``."""
 Call = Callable[[Message, Context], Awaitable[Message]]
-HEALTH = ("ServerLive", "ServerReady")
-"""Calls that need no token."""
+HEALTH = ("ServerLive", "ServerReady", "Check")
+"""Calls that need no token, and are answered however many others there are."""
+PROBE, PROBES = 5.0, 1 << 20
+"""Seconds in which the message of such a call has to come, and bytes of all of them together."""
 STREAM = "ModelStreamInfer"
 
 
@@ -53,6 +60,13 @@ class _Calls:
             self._service.output_types(request)
             return messages.encode(await self._service.infer(request))
 
+    async def Check(self, asked: Message, context: Context) -> Message:
+        """Of the server, or of a model by its name."""
+        whole = asked.service in ("", SERVICE.full_name)
+        ready = self._service.ready if whole else self._service.model_ready(asked.service, None)
+        status = health_pb2.HealthCheckResponse
+        return status(status=status.SERVING if ready else status.NOT_SERVING)
+
     async def RepositoryIndex(self, asked: Message, context: Context) -> Message:
         states = self._service.index(ready=asked.ready)
         return message("RepositoryIndexResponse")(models=[vars(state) for state in states])
@@ -66,83 +80,131 @@ class _Calls:
         return message("RepositoryModelUnloadResponse")()
 
 
-def handlers(service: InferenceService, access: Access) -> grpc.GenericRpcHandler:
-    """What answers the calls of the service. Messages are parsed here, so that broken ones are refused as such."""
+def handlers(
+    service: InferenceService, access: Access, admission: Admission, waits: Waits
+) -> tuple[grpc.GenericRpcHandler, ...]:
+    """What answers the calls of the service, and those of ``grpc.health.v1``. Messages are parsed here, so that broken
+    ones are refused as such. All calls are streams to gRPC's library, which would otherwise wait for a call's message,
+    as long as its client likes, before it says that there is a call."""
     calls = _Calls(service)
-    made = {}
-    for each in SERVICE.methods:
-        guard = _Guard(each.name, message(each.input_type.name), access)
-        if each.name == STREAM:
-            made[each.name] = grpc.stream_stream_rpc_method_handler(guard.stream(calls.ModelInfer), None, _to_bytes)
-        else:
-            call: Call = getattr(calls, each.name)
-            made[each.name] = grpc.unary_unary_rpc_method_handler(guard.unary(call), None, _to_bytes)
-    return grpc.method_handlers_generic_handler(SERVICE.full_name, made)
+    probed = (EVERYBODY, Admission(sys.maxsize, PROBES), Waits(min(PROBE, waits.patience)))
+
+    def handler(name: str, kind: Any) -> grpc.RpcMethodHandler:
+        call: Call = getattr(calls, "ModelInfer" if name == STREAM else name)
+        guard = _Guard(name, kind, call, *(probed if name in HEALTH else (access, admission, waits)))
+        return grpc.stream_stream_rpc_method_handler(guard.stream if name == STREAM else guard.unary)
+
+    protocol = {each.name: handler(each.name, message(each.input_type.name)) for each in SERVICE.methods}
+    health = {"Check": handler("Check", health_pb2.HealthCheckRequest)}
+    return (
+        grpc.method_handlers_generic_handler(SERVICE.full_name, protocol),
+        grpc.method_handlers_generic_handler("grpc.health.v1.Health", health),
+    )
 
 
-def _to_bytes(answer: Message) -> bytes:
-    found: bytes = answer.SerializeToString()
-    return found
+class Waits:
+    """Waits for clients, of ``patience`` seconds at most; less once the server ends."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self._waiting: set[asyncio.Timeout] = set()
+
+    async def next(self, messages: AsyncIterator[bytes]) -> bytes | None:
+        """The next message; None at the end of them. Raises :class:`RequestTimeoutError`."""
+        try:
+            async with asyncio.timeout(self.patience) as wait:
+                self._waiting.add(wait)
+                try:
+                    return await anext(messages, None)
+                finally:
+                    self._waiting.discard(wait)
+        except TimeoutError:
+            raise RequestTimeoutError(f"the call's message has not come within {self.patience:g} seconds") from None
+
+    def shorten(self, patience: float) -> None:
+        """From now on, wait for so many seconds."""
+        self.patience = min(self.patience, patience)
+        for wait in self._waiting:
+            wait.reschedule(asyncio.get_running_loop().time() + self.patience)
 
 
+@dataclass
 class _Guard:
-    """Around a call: the token, the message, errors as statuses, and the log."""
+    """Around a call: the token, how many there may be, the message, errors as statuses, and the log."""
 
-    def __init__(self, name: str, kind: Any, access: Access) -> None:
-        self._name = name
-        self._kind = kind
-        self._access = EVERYBODY if name in HEALTH else access
+    name: str
+    kind: Any
+    call: Call
+    access: Access
+    admission: Admission
+    waits: Waits
 
-    def unary(self, call: Call) -> Callable[[bytes, Context], Awaitable[Message]]:
-        async def guarded(data: bytes, context: Context) -> Message:
-            began = time.perf_counter()
-            try:
-                self._check(context)
-                answer = await call(self._parsed(data), context)
-            except Exception as error:  # noqa: BLE001  whatever it is, the client is told a status and no more
-                status = self._failed(error, began)
-                await context.abort(status.grpc, told(error))
-            log_request("grpc", self._name, "OK", 200, time.perf_counter() - began)
-            return answer
-
-        return guarded
-
-    def stream(self, call: Call) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[Message]]:
-        """Requests are answered in their order; an error is the answer to its request, and the stream goes on."""
-
-        async def guarded(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Message]:
-            try:
-                self._check(context)
-            except GlowtrainError as error:
-                await context.abort(status_of(error).grpc, told(error))
-            async for data in requests:
-                yield await self._answered(call, data, context)
-
-        return guarded
-
-    async def _answered(self, call: Call, data: bytes, context: Context) -> Message:
+    async def unary(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """One message is answered by one."""
         began = time.perf_counter()
         try:
-            answer = ModelStreamInferResponse(infer_response=await call(self._parsed(data), context))
+            self._check(context)
+            with self.admission.request() as admitted:
+                data = await self._next(requests, admitted)
+                if data is None:
+                    raise InputError(f"the call of {self.name} has no message")
+                answer = await self.call(self._parsed(data), context)
+                await self._write(answer, admitted, context)
+        except Exception as error:  # noqa: BLE001  whatever it is, the client is told a status and no more
+            await context.abort(self._failed(error, began).grpc, told(error))
+        log_request("grpc", self.name, "OK", 200, time.perf_counter() - began)
+
+    async def stream(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Requests are answered in their order; an error is the answer to its request, and the stream goes on."""
+        began = time.perf_counter()
+        try:
+            self._check(context)
+            going_on = True
+            while going_on:
+                with self.admission.request() as admitted:
+                    going_on = await self._one_of_many(requests, admitted, context)
+        except GlowtrainError as error:
+            await context.abort(self._failed(error, began).grpc, told(error))
+
+    async def _one_of_many(self, requests: AsyncIterator[bytes], admitted: Admitted, context: Context) -> bool:
+        """Answer the next request of a stream; False at its end."""
+        data = await self._next(requests, admitted)
+        if data is None:
+            return False
+        began = time.perf_counter()
+        try:
+            answer = ModelStreamInferResponse(infer_response=await self.call(self._parsed(data), context))
         except Exception as error:  # noqa: BLE001  the same
             self._failed(error, began)
-            return ModelStreamInferResponse(error_message=told(error))
-        log_request("grpc", self._name, "OK", 200, time.perf_counter() - began)
-        return answer
+            answer = ModelStreamInferResponse(error_message=told(error))
+        else:
+            log_request("grpc", self.name, "OK", 200, time.perf_counter() - began)
+        await self._write(answer, admitted, context)
+        return True
+
+    async def _next(self, requests: AsyncIterator[bytes], admitted: Admitted) -> bytes | None:
+        data = await self.waits.next(requests)
+        admitted.hold(len(data or b""))
+        return data
+
+    async def _write(self, answer: Message, admitted: Admitted, context: Context) -> None:
+        data = answer.SerializeToString()
+        admitted.answer(len(data))
+        await context.write(data)  # as long as the connection may live, at most
 
     def _check(self, context: Context) -> None:
         metadata = context.invocation_metadata() or ()
-        self._access.check([value for key, value in metadata if key == "authorization"])
+        self.access.check([value for key, value in metadata if key == "authorization"])
 
     def _parsed(self, data: bytes) -> Message:
         try:
-            return self._kind.FromString(data)
+            return self.kind.FromString(data)
         except DecodeError as error:
-            raise InputError(f"the request is no message of {self._name}: {error}") from None
+            raise InputError(f"the request is no message of {self.name}: {error}") from None
 
     def _failed(self, error: Exception, began: float) -> Status:
         status = status_of(error)
         if not isinstance(error, GlowtrainError):
-            LOGGER.error("call failed", exc_info=error, extra={"fields": {"call": self._name}})
-        log_request("grpc", self._name, status.grpc.name, status.http, time.perf_counter() - began)
+            LOGGER.error("call failed", exc_info=error, extra={"fields": {"call": self.name}})
+        log_request("grpc", self.name, status.grpc.name, status.http, time.perf_counter() - began)
         return status

@@ -69,14 +69,17 @@ MaxRequest = Annotated[
 MaxConnections = Annotated[
     int,
     typer.Option(
-        min=1, metavar="N", help="The most connections over HTTP, and calls over gRPC, at once.",
+        min=1, metavar="N", help="The most requests at once; probes do not count.",
         rich_help_panel=NETWORK,
     ),
 ]  # fmt: skip
 RequestTimeout = Annotated[
     float,
     typer.Option(
-        min=0.001, metavar="S", help="Seconds that a request over HTTP has to arrive in.", rich_help_panel=NETWORK
+        min=0.001,
+        metavar="S",
+        help="Seconds that a request has to arrive in, and its answer to be taken.",
+        rich_help_panel=NETWORK,
     ),
 ]
 Drain = Annotated[
