@@ -162,11 +162,16 @@ def _module(functions: Sequence[str], heads: dict[str, str]) -> str:
 
 
 def _declaration(function: str) -> tuple[str, str]:
-    """The name of a function, and what another module says of it."""
+    """The name of a function, and what another module says of it.
+
+    It is not ``hidden`` there, although it is where it is defined: addresses of hidden functions are computed from the
+    code's own, which reaches 2 GiB on x86-64, and the objects of a module may be loaded further apart. Those of others
+    are read from a table beside the code (the GOT); calls go through the PLT where the function is too far.
+    """
     head = _HEAD.match(function)
     assert head is not None, function.splitlines()[0]
     types = ", ".join(parameter.rsplit(" %", 1)[0] for parameter in head["parameters"].split(", "))
-    return head["name"], f"declare hidden {head['result']} @{head['name']}({types})"
+    return head["name"], f"declare {head['result']} @{head['name']}({types})"
 
 
 def object_of(module: llvm.ModuleRef, machine: llvm.TargetMachine, target: Target) -> bytes:
