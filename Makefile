@@ -5,6 +5,7 @@
 #   make lint        formatter, linter, type checker, import contracts
 #   make docs        run the examples in README.md and docs/, follow their links
 #   make soak        by hand: ten minutes of the runtime under load, every answer checked (SOAK_SECONDS=600)
+#   make gradcheck   every operator's gradient, and random programs, as the command checks them; then by other seeds
 #   make test-torch  the tests of glowtrain.torch; it installs PyTorch
 #   make test-targets  the tests on emulated processors; it installs linkers, and needs Debian's packages of .ci/packages
 #   make test-serving  the tests of glowtrain serve, by clients of other servers, in environments of their own
@@ -34,7 +35,7 @@ SERVING := .venv-serving
 KSERVE := .venv-kserve
 CLIENTS := tritonclient[http,grpc]==2.73.0 schemathesis==4.32.5 grpcio-tools prometheus-client cryptography httpx2 pyyaml
 
-.PHONY: demo test soak test-torch test-targets test-serving test-flower test-peers lint docs format clean
+.PHONY: demo test gradcheck soak test-torch test-targets test-serving test-flower test-peers lint docs format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -42,6 +43,11 @@ demo: .venv/.installed
 
 test: .venv/.installed-models
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# The command as users run it, with its defaults; then fewer examples of other seeds.
+gradcheck: .venv/.installed-dev
+	$(ONE_THREAD) $(BIN)/glowtrain gradcheck
+	for seed in 1 2 3; do $(ONE_THREAD) $(BIN)/glowtrain gradcheck --examples 1 --seed $$seed || exit; done
 
 soak: .venv/.installed-dev
 	$(ONE_THREAD) $(BIN)/python -m tests.runtime.soak --seconds $(SOAK_SECONDS)
