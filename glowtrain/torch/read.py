@@ -27,7 +27,7 @@ from glowtrain.torch.tracing.trace import FIXED, GRADIENT, Trace, name_of
 SAID = {"_local_scalar_dense.default": ".item()"}
 """What a module calls, by the operator that it becomes, where one does not tell the other."""
 IN_ORDER = "with_effects"
-"""A call around what may raise, such as a look at whether a matrix was decomposed: of no use by itself."""
+"""A call around what may raise, such as a look at whether a matrix could be inverted: nothing is computed by it."""
 LISTED = 8
 """Unsupported operators that a message names."""
 
@@ -57,6 +57,8 @@ def read(trace: Trace, leaves: Mapping[str, Value], random: Draws, prefix: str =
         for node in trace.graph.nodes:
             if node.op == "placeholder":
                 values[node] = leaves[node.name] if node.name in leaves else _constant(trace, node)
+            elif name_of(node.target) == IN_ORDER:
+                values[node] = [None for _ in node.meta["val"]]
             elif node.op == "call_function":
                 module = _layer(node, prefix)
                 layer(module)

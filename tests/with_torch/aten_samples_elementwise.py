@@ -594,3 +594,29 @@ function(
 function("rrelu in training", lambda x: F.rrelu(x, training=True), normal(100, 200), random=True)
 function("randperm", lambda x: torch.randperm(100) + x.long(), real(1), random=True)
 function("log1p of what is large", torch.log1p, exactly(1e8, 1e30, 3.0, -0.3))
+for special in ("digamma", "i0", "i0e", "i1", "i1e", "modified_bessel_i0", "modified_bessel_i1"):
+    function(f"special.{special}", getattr(torch.special, special), real(40, low=-9.3, high=20))
+function("lgamma", torch.lgamma, real(40, low=-9.3, high=20))
+function("lgamma of a scalar", torch.lgamma, exactly(1e5, 0.1, 1, 2, 8, 1e30))
+for order in range(4):
+    function(f"polygamma {order}", lambda x, n=order: torch.polygamma(n, x), real(40, low=-3.4, high=20))
+function("erfinv", torch.erfinv, unit(40))
+function("erfinv at the ends", torch.erfinv, exactly(-0.9999, 0.0, 0.99999), tolerance=1e-4)
+function("angle", lambda x: torch.angle(x) * x, real(5))
+function("signbit", torch.signbit, exactly(-0.0, 0.0, -2.0, 3.0, -torch.inf), gradient=False)
+function("signbit of others", lambda x, y: (x.signbit(), y.signbit()), whole(5, low=-3), truth(3), gradient=False)
+function("ldexp", torch.ldexp, real(5), real(5))
+function("round to decimals", lambda x: (x.round(decimals=2) * x, x.round(decimals=-1) * x), real(9, low=-99, high=99))
+function("log_normal", lambda x: torch.empty(100, 200).log_normal_(0.5, 0.3) + x, real(1), random=True)
+function("geometric", lambda x: torch.empty(100, 200).geometric_(0.3) + x, real(1), random=True)
+function("cauchy", lambda x: torch.empty(100, 200).cauchy_(1, 2).atan() + x, real(1), random=True)
+function(
+    "normal of tensors",
+    lambda x: (
+        torch.normal(x.expand(100, 200), 2 * torch.ones(100, 200)),
+        torch.normal(x.expand(100, 200), 2.0),
+        torch.normal(0.5, torch.full((100, 200), 3.0)),
+    ),
+    real(1),
+    random=True,
+)

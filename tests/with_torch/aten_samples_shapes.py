@@ -496,3 +496,58 @@ function(
     exactly(2, 1, 2, 0),
 )
 function("norms of zeros", lambda x: (torch.norm(x, 0.5), torch.norm(x, 3, dim=1)), exactly([0.0, 0.0], [0.5, 0.0]))
+function(
+    "masked_scatter", lambda x, m, y: (x.masked_scatter(m, y), x.masked_scatter(m[0], y)), real(3, 4), truth(3, 4),
+    real(5, 4),
+)  # fmt: skip
+function(
+    "put",
+    lambda x, i, y: (x.put(i, y), x.put(i, y, accumulate=True)),
+    real(3, 4),
+    exactly([1, 7], [5, 0]),
+    real(2, 2),
+)
+function(
+    "diagonal_scatter",
+    lambda x, y, z: (x.diagonal_scatter(y), x.diagonal_scatter(z, 1), x.diagonal_scatter(y, 0, 1, 0)),
+    real(3, 3),
+    real(3),
+    real(2),
+)
+function("narrow_copy", lambda x: torch.narrow_copy(x, 1, 1, 2), real(3, 4))
+function("logcumsumexp", lambda x: (x.logcumsumexp(0), x.logcumsumexp(-1)), real(3, 40, low=-90, high=90))
+
+
+def _definite(x: torch.Tensor) -> torch.Tensor:
+    return x @ x.mT + torch.eye(x.shape[-1], dtype=x.dtype)
+
+
+function(
+    "Cholesky factors",
+    lambda x: (
+        torch.linalg.cholesky(_definite(x)), torch.linalg.cholesky(_definite(x), upper=True),
+        torch.linalg.cholesky_ex(_definite(x))[0], torch.cholesky_inverse(_definite(x).tril()),
+        torch.cholesky_inverse(_definite(x).triu(), upper=True),
+    ),
+    real(2, 4, 4),
+)  # fmt: skip
+function(
+    "solved by Cholesky factors",
+    lambda x, y: (torch.cholesky_solve(y, _definite(x).tril()), torch.cholesky_solve(y, _definite(x).triu(), True)),
+    real(2, 4, 4),
+    real(2, 4, 3),
+)
+function(
+    "linear equations",
+    lambda x, y: (
+        torch.linalg.solve(_definite(x), y), torch.linalg.solve(_definite(x), y[..., 0]),
+        torch.linalg.solve(_definite(x), y.mT, left=False), torch.linalg.inv_ex(_definite(x))[0],
+        torch.linalg.solve_triangular(_definite(x), y, upper=True),
+        torch.linalg.solve_triangular(_definite(x), y, upper=False, unitriangular=True),
+        torch.triangular_solve(y, _definite(x), transpose=True)[0],
+    ),
+    real(2, 4, 4),
+    real(2, 4, 3),
+)  # fmt: skip
+function("slogdet", lambda x: (torch.linalg.slogdet(x)[1], torch.logdet(_definite(x))), real(3, 4, 4))
+function("slogdet of a large matrix", lambda x: torch.linalg.slogdet(x + 9 * torch.eye(60))[1], real(60, 60))

@@ -9,8 +9,9 @@ import numpy as np
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Value, constant
-from glowtrain.ops.elementwise.extrema import Max
+from glowtrain.ops.elementwise.extrema import Clip, Max
 from glowtrain.ops.elementwise.logic import Equal, Less, LessOrEqual, Where
+from glowtrain.ops.indexing.arg_extrema import CumSum
 from glowtrain.ops.indexing.gather import Gather, GatherElements, GatherND
 from glowtrain.ops.indexing.scatter import ScatterElements, ScatterND
 from glowtrain.ops.indexing.top_k import TopK
@@ -245,6 +246,25 @@ def index_put(
     updates = Transpose(perm=_to_front(updates.rank, before, count))(updates)
     result = ScatterND(reduction="add" if accumulate else "none")(front, tuples, updates)
     return Transpose(perm=tuple(int(axis) for axis in np.argsort(order)))(result)
+
+
+@aten("put.default")
+def put(call: AtenCall, x: Value, index: Value, source: Value, accumulate: bool = False) -> Any:
+    flat, positions, values = (reshape(each, (each.type.size,)) for each in (x, index, source))
+    scatter = ScatterElements(axis=0, reduction="add" if accumulate else "none")
+    return reshape(scatter(flat, positions, values), x.shape)
+
+
+@aten("masked_scatter.default")
+def masked_scatter(call: AtenCall, x: Value, mask: Value, source: Value) -> Any:
+    """The source's elements one after the other, wherever the mask is true."""
+    if not source.type.size:
+        return x
+    chosen = _expanded(mask, call.shape)
+    count = CumSum(axis=0)(reshape(as_type(chosen, i64), (chosen.type.size,)))
+    rank = Clip()(count - 1, constant(0), constant(source.type.size - 1))
+    taken = Gather(axis=0)(reshape(source, (source.type.size,)), rank)
+    return Where()(chosen, reshape(taken, call.shape), x)
 
 
 def _beside(axes: Sequence[int]) -> bool:

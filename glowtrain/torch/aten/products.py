@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from glowtrain.graph import Value
-from glowtrain.ops.contraction.linear_algebra import Det, Inverse
 from glowtrain.ops.contraction.products import Einsum, Gemm, MatMul
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.ops.tensor.move import reshape
@@ -74,13 +73,3 @@ def einsum(call: AtenCall, equation: str, operands: Sequence[Value], path: Any =
 def bilinear(call: AtenCall, first: Value, second: Value, weight: Value, bias: Value | None = None) -> Any:
     result = Einsum(equation="...i,oij,...j->...o")(first, weight, second)
     return result if bias is None else result + bias
-
-
-@aten("linalg_inv.default", "inverse.default")
-def inverse(call: AtenCall, x: Value) -> Any:
-    return Inverse()(x)
-
-
-@aten("linalg_det.default", "det.default")
-def det(call: AtenCall, x: Value) -> Any:
-    return Det()(x)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.arithmetic import Floor
 from glowtrain.ops.elementwise.logic import Less, Where
-from glowtrain.ops.elementwise.transcendental import Log
+from glowtrain.ops.elementwise.transcendental import Exp, Log, Tan
 from glowtrain.ops.indexing.top_k import TopK
 from glowtrain.ops.random.philox import Normal, TrainingDropout, Uniform
 from glowtrain.ops.reduce.reduction import as_dtype
@@ -107,6 +108,28 @@ def normal(call: AtenCall, *given: Any, **__: Any) -> Any:
     numbers = [each for each in given if isinstance(each, (int, float))]
     mean, std = (*numbers, *(0.0, 1.0)[len(numbers) :])[:2]
     return call.cast(_normal(call) * std + mean)
+
+
+@aten("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor")
+def normal_of_tensors(call: AtenCall, mean: Any, std: Any = 1.0, generator: Any = None) -> Any:
+    return call.cast(_normal(call)) * call.cast(std) + call.cast(mean)
+
+
+@aten("log_normal.default")
+def log_normal(call: AtenCall, x: Value, mean: float = 1.0, std: float = 2.0, generator: Any = None) -> Any:
+    return call.cast(Exp()(_normal(call) * std + mean))
+
+
+@aten("cauchy.default")
+def cauchy(call: AtenCall, x: Value, median: float = 0.0, sigma: float = 1.0, generator: Any = None) -> Any:
+    return call.cast(Tan()((_uniform(call) - 0.5) * math.pi) * sigma + median)
+
+
+@aten("geometric.default")
+def geometric(call: AtenCall, x: Value, p: float, generator: Any = None) -> Any:
+    """How many trials the first success takes."""
+    trials = Floor()(Log()(1.0 - _uniform(call)) * (1 / math.log1p(-p))) + 1.0 if p < 1 else 1.0
+    return call.cast(Expand(shape=call.shape)(as_type(trials, call.dtype)))
 
 
 @aten("bernoulli.default")

@@ -90,7 +90,7 @@ def slice_(call: AtenCall, x: Value, dim: int = 0, start: Any = None, end: Any =
     return Slice(starts=(first,), ends=(max(first, behind),), axes=(axis,), steps=(step,))(x)
 
 
-@aten("narrow.default")
+@aten("narrow.default", "narrow_copy.default")
 def narrow(call: AtenCall, x: Value, dim: int, start: int, length: int) -> Any:
     first = start % x.shape[dim] if start < 0 else start
     return slice_(call, x, dim, first, first + length)
@@ -238,3 +238,14 @@ def diagonal(call: AtenCall, x: Value, offset: int = 0, dim1: int = 0, dim2: int
     flat = reshape(matrices, (*matrices.shape[:-2], math.prod(matrices.shape[-2:])))
     first = offset if offset >= 0 else -offset * columns
     return slice_(call, flat, -1, first, first + (count - 1) * (columns + 1) + 1, columns + 1)
+
+
+@aten("diagonal_scatter.default")
+def diagonal_scatter(call: AtenCall, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """Every element is one of x's, or one of the source's, which stand behind them."""
+    order = np.arange(x.type.size).reshape(x.shape)
+    chosen = order.copy()
+    behind = x.type.size + np.arange(source.type.size).reshape(source.shape)
+    np.put(chosen, np.diagonal(order, offset, dim1, dim2), behind)
+    flat = Concat(axis=0)(reshape(x, (x.type.size,)), reshape(as_type(source, x.dtype), (source.type.size,)))
+    return Gather(axis=0)(flat, constant(chosen))

@@ -10,7 +10,8 @@ from glowtrain.torch.aten.elementwise import (
     conversion,
     extrema,
     logic,
+    special,
     transcendental,
 )
 
-__all__ = ["activation", "alike", "arithmetic", "conversion", "extrema", "logic", "transcendental"]
+__all__ = ["activation", "alike", "arithmetic", "conversion", "extrema", "logic", "special", "transcendental"]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from glowtrain.graph import Value
+import numpy as np
+
+from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise import arithmetic, logic
 from glowtrain.torch.aten.table import AtenCall, aten
+from glowtrain.types import boolean
 
 
 @aten("add.Tensor", "add.Scalar")
@@ -101,11 +104,33 @@ def hypot(call: AtenCall, x: Value, y: Value) -> Any:
 
 @aten("copysign.Tensor", "copysign.Scalar")
 def copysign(call: AtenCall, x: Value, y: Any) -> Any:
-    """The sign of y, which zeros have too: that of their reciprocal."""
-    size, y = arithmetic.Abs()(call.cast(x)), call.cast(y)
-    zero = logic.Equal()(y, call.cast(0))
-    negative = logic.Where()(zero, 1.0 / y, y) < 0
-    return logic.Where()(negative, -size, size)
+    size = arithmetic.Abs()(call.cast(x))
+    return logic.Where()(_is_negative(call.cast(y)), -size, size)
+
+
+def _is_negative(x: Value) -> Value:
+    """Zeros have a sign, too: that of their reciprocal."""
+    if not x.dtype.is_float:
+        return x < 0
+    zero = logic.Equal()(x, constant(0, x.dtype))
+    result: Value = logic.Where()(zero, 1.0 / x, x) < 0
+    return result
+
+
+@aten("signbit.default")
+def signbit(call: AtenCall, x: Value) -> Any:
+    return _is_negative(x) if x.dtype != boolean else constant(np.zeros(x.shape, np.bool_))
+
+
+@aten("ldexp.Tensor")
+def ldexp(call: AtenCall, x: Value, exponent: Value) -> Any:
+    return call.cast(x) * arithmetic.Pow()(call.cast(2), call.cast(exponent))
+
+
+@aten("round.decimals")
+def round_decimals(call: AtenCall, x: Value, decimals: int) -> Any:
+    scale = 10.0 ** abs(decimals)
+    return arithmetic.Round()(x * scale) / scale if decimals > 0 else arithmetic.Round()(x / scale) * scale
 
 
 @aten("lerp.Scalar", "lerp.Tensor")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from glowtrain.graph import Value
+from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise import activation, arithmetic, logic, transcendental
 from glowtrain.ops.elementwise.extrema import Max
 from glowtrain.torch.aten.table import AtenCall, aten
@@ -59,9 +59,21 @@ def erfc(call: AtenCall, x: Value) -> Any:
 
 @aten("logaddexp.default")
 def logaddexp(call: AtenCall, x: Value, y: Value) -> Any:
-    x, y = call.cast(x), call.cast(y)
-    apart = logic.Where()(logic.Equal()(x, y), call.cast(0), x - y)  # of equal infinities too
-    return Max()(x, y) + activation.Softplus()(-arithmetic.Abs()(apart))
+    return log_of_sum(call.cast(x), call.cast(y))
+
+
+def log_of_sum(x: Value, y: Value) -> Value:
+    """log(exp(x) + exp(y))"""
+    apart = logic.Where()(logic.Equal()(x, y), constant(0, x.dtype), x - y)  # of equal infinities too
+    result: Value = Max()(x, y) + activation.Softplus()(-arithmetic.Abs()(apart))
+    return result
+
+
+@aten("angle.default")
+def angle(call: AtenCall, x: Value) -> Any:
+    """Of real numbers: π where they are negative."""
+    x = call.cast(x)
+    return logic.Where()(logic.IsNaN()(x), x, logic.Where()(x < 0.0, call.cast(math.pi), call.cast(0)))
 
 
 @aten("atan2.default")

@@ -1,0 +1,205 @@
+"""Special functions, in double precision whatever the type of the result: sums of large terms stay right in all digits
+of a single one.
+
+Sources: M. Abramowitz and I. Stegun, Handbook of Mathematical Functions (1964), 6.1.17, 6.1.41, 6.3.7, 6.3.18, 9.6.16;
+S. Winitzki, A handy approximation for the error function and its inverse (2008).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from glowtrain.grad.reverse import pullback
+from glowtrain.graph import Value, constant
+from glowtrain.ops.elementwise.arithmetic import Abs, Floor, Sign, Sqrt
+from glowtrain.ops.elementwise.logic import Equal, Where
+from glowtrain.ops.elementwise.transcendental import Erf, Exp, Log, Sin, Tan
+from glowtrain.ops.objective.stop_gradient import StopGradient
+from glowtrain.torch.aten.table import AtenCall, as_type, aten
+from glowtrain.types import f64
+
+SHIFT = 8
+"""Asymptotic series are those of arguments beyond this."""
+GAMMA = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+"""Of log Γ(z), by odd powers of 1/z."""
+NODES, ANGLES = 32, 4096
+"""Polynomials through so many points; integrals over a period by so many."""
+
+
+def _special(*names: str) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Enter a function of tensors in f64."""
+
+    def enter(function: Callable[..., Value]) -> Callable[..., Value]:
+        aten(*names)(lambda call, *operands: call.cast(function(*(as_type(each, f64) for each in operands))))
+        return function
+
+    return enter
+
+
+def _where(condition: Value, x: Any, y: Any) -> Value:
+    result: Value = Where()(condition, as_type(x, f64), as_type(y, f64))
+    return result
+
+
+def _polynomial(x: Value, coefficients: Sequence[float]) -> Value:
+    total = as_type(coefficients[-1], f64)
+    for coefficient in coefficients[-2::-1]:
+        total = total * x + coefficient
+    return total
+
+
+def _halves(x: Value) -> tuple[Value, Value, Value]:
+    """Whether x is on the left of 1/2; its mirror image then, else x itself; how far beyond a whole number it is, on
+    the left."""
+    left = x < 0.5
+    return left, _where(left, 1.0 - x, x), _where(left, x - Floor()(x), 0.5)
+
+
+@_special("lgamma.default")
+def lgamma(x: Value) -> Value:
+    """Stirling's series beyond 8, Γ(z) = Γ(z + 8) / (z ··· (z + 7)) below, and π / (Γ(1 - x) sin πx) on the left."""
+    left, z, beyond = _halves(x)
+    near = z < SHIFT
+    far, low = _where(near, z + SHIFT, z), _where(near, z, 1)
+    product = low
+    for k in range(1, SHIFT):
+        product = product * (low + k)
+    series = _polynomial(1.0 / (far * far), GAMMA) / far
+    stirling = (far - 0.5) * (Log()(far) - 1.0) + (series + 0.5 * math.log(2 * math.pi) - 0.5)
+    right = stirling - _where(near, Log()(product), 0)
+    return _where(left, math.log(math.pi) - Log()(Sin()(beyond * math.pi)) - right, right)
+
+
+def _slope(y: Value, x: Value) -> Value:
+    """The derivative of an elementwise function."""
+    (found,) = pullback([y], [constant(np.ones(x.shape))], [x])
+    assert found is not None
+    return found
+
+
+def _digamma(x: Value) -> Value:
+    """The derivative of :func:`lgamma`, but at its poles."""
+    left, z, beyond = _halves(x)
+    near = z < SHIFT
+    far, low = _where(near, z + SHIFT, z), _where(near, z, 1)
+    below = 1.0 / low
+    for k in range(1, SHIFT):
+        below = below + 1.0 / (low + k)
+    square = 1.0 / (far * far)
+    series = _polynomial(square, [(2 * k + 1) * c for k, c in enumerate(GAMMA)]) * square
+    right = Log()(far) - 0.5 / far - series - _where(near, below, 0)
+    return _where(left, right - math.pi / Tan()(beyond * math.pi), right)
+
+
+def _is_pole(x: Value) -> Value:
+    result: Value = (x < 0.5) & Equal()(Floor()(x), x)
+    return result
+
+
+@_special("digamma.default")
+def digamma(x: Value) -> Value:
+    """At 0 it is minus infinite, at other poles no number."""
+    return _digamma(x) + _where(_is_pole(x) & (x < 0.0), math.nan, 0)
+
+
+@aten("polygamma.default")
+def polygamma(call: AtenCall, n: int, x: Value) -> Any:
+    """The n-th derivative of digamma."""
+    x = as_type(x, f64)
+    if not n:
+        return call.cast(digamma(x))
+    derivative = _digamma(x)
+    for _ in range(n):
+        derivative = _slope(derivative, x)
+    return call.cast(_where(_is_pole(x), math.inf if n % 2 else -math.inf, derivative))
+
+
+@_special("erfinv.default", "special_erfinv.default")
+def erfinv(x: Value) -> Value:
+    """Winitzki's approximation, and three steps of Halley's, of which two are there for derivatives."""
+    inside = Abs()(x) < 1.0
+    within = _where(inside, x, 0)
+    logarithm, a = Log()(1.0 - within * within), 0.147
+    half = logarithm * 0.5 + 2 / (math.pi * a)
+    y = StopGradient()(Sign()(within) * Sqrt()(Sqrt()(half * half - logarithm * (1 / a)) - half))
+    for _ in range(3):
+        step = (Erf()(y) - within) * Exp()(y * y) * (math.sqrt(math.pi) / 2)
+        y = y - step / (1.0 + y * step)
+    outside = _where(Equal()(x, 1.0), math.inf, _where(Equal()(x, -1.0), -math.inf, math.nan))
+    return _where(inside, y, outside)
+
+
+# --- modified Bessel functions ----------------------------------------------------------------------------------------
+
+
+def _scaled_i0(x: np.ndarray) -> np.ndarray:
+    """exp(-x) I₀(x) for x ≥ 0: the mean of exp(x (cos θ - 1)) over a period."""
+    angles = np.arange(ANGLES) * (2 * np.pi / ANGLES)
+    mean: np.ndarray = np.exp(x[:, None] * (np.cos(angles) - 1)).mean(axis=1)
+    return mean
+
+
+@cache
+def _fitted() -> tuple[list[float], list[float]]:
+    """Chebyshev coefficients: of :func:`_scaled_i0` in x/4 - 1 up to 8; of its product with √x in 16/x - 1 beyond."""
+    points = np.polynomial.chebyshev.chebpts1(NODES)
+    near, far = 4 * (points + 1), 16 / (points + 1)
+    values = _scaled_i0(near), _scaled_i0(far) * np.sqrt(far)
+    low, high = (np.polynomial.chebyshev.chebfit(points, each, NODES - 1).tolist() for each in values)
+    return low, high
+
+
+def _chebyshev(t: Value, coefficients: Sequence[float]) -> Value:
+    """A sum of Chebyshev polynomials, by Clenshaw's recurrence."""
+    twice, last, before = t * 2.0, as_type(0, f64), as_type(0, f64)
+    for coefficient in coefficients[:0:-1]:
+        last, before = twice * last - before + coefficient, last
+    return t * last - before + coefficients[0]
+
+
+def _scaled(size: Value) -> Value:
+    """exp(-x) I₀(x) for x ≥ 0."""
+    low, high = _fitted()
+    near = size <= SHIFT
+    below, beyond = _where(near, size, 0), _where(near, SHIFT, size)
+    return _where(near, _chebyshev(below * 0.25 - 1.0, low), _chebyshev(16.0 / beyond - 1.0, high) / Sqrt()(beyond))
+
+
+def _size(x: Value) -> tuple[Value, Value]:
+    """The sign, 1 for zeros, and the absolute value, whose slope it is."""
+    sign = _where(x < 0.0, -1, 1)
+    return sign, sign * x
+
+
+def _exp(x: Value) -> Value:
+    result: Value = Exp()(x)
+    return result
+
+
+@_special("i0.default", "special_i0.default", "special_modified_bessel_i0.default")
+def i0(x: Value) -> Value:
+    _, size = _size(x)
+    return _exp(size) * _scaled(size)
+
+
+@_special("special_i0e.default")
+def i0e(x: Value) -> Value:
+    return _scaled(Abs()(x))
+
+
+@_special("special_i1e.default")
+def i1e(x: Value) -> Value:
+    """exp(-|x|) I₁(x), where I₁ is the derivative of I₀."""
+    sign, size = _size(x)
+    scaled = _scaled(size)
+    return sign * (_slope(scaled, size) + scaled)
+
+
+@_special("special_i1.default", "special_modified_bessel_i1.default")
+def i1(x: Value) -> Value:
+    return _exp(_size(x)[1]) * i1e(x)
