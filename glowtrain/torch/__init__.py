@@ -6,7 +6,7 @@ check_extra("glowtrain.torch", "PyTorch", "torch", "torch")
 
 from glowtrain.torch.checking.gradcheck import gradcheck  # noqa: E402  what is missing is said first
 from glowtrain.torch.module import from_torch  # noqa: E402  the same
-from glowtrain.torch.step import CompiledStep, compile_step  # noqa: E402  the same
+from glowtrain.torch.step import CompiledStep, RecompilationWarning, compile_step  # noqa: E402  the same
 from glowtrain.torch.step_for_shape import NonFiniteLossWarning  # noqa: E402  the same
 
-__all__ = ["CompiledStep", "NonFiniteLossWarning", "compile_step", "from_torch", "gradcheck"]
+__all__ = ["CompiledStep", "NonFiniteLossWarning", "RecompilationWarning", "compile_step", "from_torch", "gradcheck"]

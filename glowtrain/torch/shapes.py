@@ -34,11 +34,13 @@ class ByShape(Generic[V]):
                 return found
         return found
 
-    def put(self, key: Hashable, value: V) -> None:
-        """Keep a value, and drop what is too much."""
+    def put(self, key: Hashable, value: V) -> bool:
+        """Keep a value, and drop what is too much: whether anything was dropped."""
         self._kept[key] = value
+        full = len(self._kept) > SHAPES
         while len(self._kept) > SHAPES:
             self._kept.popitem(last=False)
+        return full
 
     def clear(self) -> None:
         self._kept.clear()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -25,16 +28,25 @@ from glowtrain.torch.loss import check_loss_function
 from glowtrain.torch.memory import array_of, check_device, is_plain
 from glowtrain.torch.module import check_module
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
-from glowtrain.torch.shapes import ByShape
+from glowtrain.torch.shapes import SHAPES, ByShape
 from glowtrain.torch.step_for_shape import StepForShape
+from glowtrain.torch.tracing.places import warn_caller
 from glowtrain.torch.watching.call import NativeCall
 from glowtrain.torch.watching.guard import Guard
 from glowtrain.torch.watching.outside import Outside
+from glowtrain.torch.watching.python_reads import PythonReads
 from glowtrain.torch.watching.turn import Turn
 from glowtrain.torch.watching.watch import Flags, Watch
 
 LossFunction = Callable[..., Any]
 Result = TypeVar("Result")
+LOGGER = logging.getLogger(__name__)
+FEW = 3
+"""Values of a number or an attribute for which a step is compiled without a word."""
+
+
+class RecompilationWarning(UserWarning):
+    """A step is compiled again and again, for values that could be tensors or for too many shapes."""
 
 
 def compile_step(
@@ -101,6 +113,9 @@ class CompiledStep:
         self.targets = targets
         self.clips = clips
         self.state = State({})
+        self.reads = PythonReads((loss_fn, module))
+        """What Python code reads, as it is in this state."""
+        self._advised: set[str] = set()
         self.draws = _first_draw(module)
         """The number of the next draw of random numbers, when it was last compiled anew."""
         self._turn = Turn()
@@ -127,7 +142,7 @@ class CompiledStep:
     def _use(self, native: NativeCall | None) -> None:
         """Call native code from now on."""
         self._native = native
-        self.__call__ = self._look if native is None else native.function()
+        self.__call__ = self._look if native is None else _if_unchanged(self.reads, native.function(), self._look)
 
     def _recompile(self) -> None:
         self._use(None)
@@ -143,6 +158,14 @@ class CompiledStep:
         self._modes: dict[Flags, int] = {}
         """Numbers of all flags that were met, which are quicker to look up."""
         self._mode = 0
+        self._states: ByShape[tuple[int, PythonReads]] = ByShape()
+        """Numbers of what Python code was seen to read, with the values, whose identities must not be used again."""
+        self._state_numbers = count()
+        self._state = self._number_of_state()
+        self._values: defaultdict[str, set[Any]] = defaultdict(set)
+        """Those that were read."""
+        self._numbers: defaultdict[Any, set[Any]] = defaultdict(set)
+        """Numbers that were arguments, by what else the arguments were."""
 
     @property
     def modules(self) -> dict[str, torch.nn.Module]:
@@ -153,9 +176,16 @@ class CompiledStep:
         """Raises :class:`UnpicklableError`: a step works in the memory of one module."""
         raise UnpicklableError("a compiled step is neither copied nor pickled: make one for the copy of the module")
 
+    def __repr__(self) -> str:
+        shapes = list(dict.fromkeys(f"({compiled.described})" for compiled in self._compiled.values()))
+        shown = ", ".join(shapes[-FEW:]) + (f" and {len(shapes) - FEW} more" if len(shapes) > FEW else "")
+        trained = f"{type(self.module).__name__} by {type(self.optimizer).__name__}"
+        return f"<compiled step of {trained}, {f'compiled for {shown}' if shapes else 'not called yet'}>"
+
     def timed(self, *batch: Any) -> tuple[float, float]:
         """Train on one batch: the seconds of the call, and of the native function alone."""
-        seconds = None if self._native is None else self._native.timed(self, batch)
+        native_call = self._native if self.reads.unchanged else None
+        seconds = None if native_call is None else native_call.timed(self, batch)
         if seconds is None:
             began = time.perf_counter()
             native = self.looking(batch, StepForShape.timed)
@@ -180,11 +210,38 @@ class CompiledStep:
         if torch.is_inference_mode_enabled():
             raise InputError("a step trains, which inference_mode() forbids: call it outside")
         leaves, structure = _flat(batch)
-        key = (torch.get_default_dtype(), structure, *map(_key, leaves))
+        if not self.reads.unchanged:
+            self._read_anew()
+        key = (self._state, torch.get_default_dtype(), structure, *map(_key, leaves))
         compiled = self._compiled.get((self._mode, *key))
         if compiled is None or not self._holds(compiled):
             compiled = self._looked_at(key, batch)
         return compiled, leaves
+
+    def _read_anew(self) -> None:
+        """Python code would read other values now. Each state of them has steps of its own."""
+        before, self.reads = self.reads, PythonReads((self.loss_fn, self.module))
+        self._state = self._number_of_state()
+        for label, value in self.reads.key if self.reads.key != before.key else ():
+            self._values[label].add(value) if len(self._values[label]) <= FEW else None
+        changes = [label for label in self.reads.changes(before) if len(self._values[label]) > FEW]
+        if changes:
+            self._advise(
+                f"{', '.join(changes)} had more than {FEW} values by now, and the step is compiled for each, "
+                "as Python code runs only while a step is compiled: make a tensor of it (a buffer, or an argument of "
+                "the step that the loss gets, with targets=)"
+            )
+
+    def _number_of_state(self) -> int:
+        number, _ = self._states.get(self.reads.key) or (next(self._state_numbers), None)
+        self._states.put(self.reads.key, (number, self.reads))
+        return number
+
+    def _advise(self, advice: str) -> None:
+        """Warn once of each kind of recompilation, by the last words."""
+        if advice[-FEW:] not in self._advised:
+            self._advised.add(advice[-FEW:])
+            warn_caller(advice, RecompilationWarning)
 
     def _holds(self, compiled: StepForShape) -> bool:
         """Whether nothing has changed since a step's guard was made. Another shape's step may have found tensors of
@@ -228,9 +285,29 @@ class CompiledStep:
         for number, value in enumerate(batch):
             for leaf in pytree.tree_leaves(value):
                 _check_input(f"argument {number} of the step", leaf)
+        self._count_numbers(pytree.tree_leaves(batch))
+        LOGGER.info("compiling a step of %s for its next shape, mode or state", type(self.module).__name__)
+        began = time.perf_counter()
         compiled = StepForShape(self, batch)
-        self._compiled.put(key, compiled)
+        LOGGER.info("traced and differentiated for (%s) in %.1f s", compiled.described, time.perf_counter() - began)
+        if self._compiled.put(key, compiled):
+            self._advise(
+                f"steps are compiled for more than {SHAPES} shapes of batches: each one more drops the one that was "
+                "used longest ago, which is compiled again when it is met again. Pad batches to a few sizes, or leave "
+                "out the last smaller one (DataLoader(drop_last=True))"
+            )
         return compiled
+
+    def _count_numbers(self, leaves: Sequence[Any]) -> None:
+        """Warn of numbers as arguments that have many values."""
+        numbers = [leaf for leaf in leaves if isinstance(leaf, (int, float)) and not isinstance(leaf, bool)]
+        met = self._numbers[tuple(leaf.shape if isinstance(leaf, torch.Tensor) else type(leaf) for leaf in leaves)]
+        met.add(repr(numbers)) if len(met) < FEW else None
+        if len(met) == FEW:
+            self._advise(
+                f"a number among the step's arguments had {FEW} values, the last one {numbers}, and the step is "
+                "compiled for each: pass torch.tensor(value), which is compiled once"
+            )
 
     def loss(self, *batch: Any) -> Any:
         """What the loss function makes of a batch, by PyTorch."""
@@ -249,6 +326,15 @@ class CompiledStep:
             if variable.name in self.state:  # eager steps may have made the first update of some
                 self.state.write(variable.name, np.maximum(self.state.read(variable.name), variable.initial))
         return [tensors[variable.name] for variable in graph.updates if variable.name in tensors]
+
+
+def _if_unchanged(reads: PythonReads, native: Callable[..., Any], look: Callable[..., Any]) -> Callable[..., Any]:
+    """Native code where Python code would read what it did, a look at everything where it would not."""
+
+    def call(*batch: Any, **named: Any) -> Any:
+        return (native if reads.unchanged else look)(*batch, **named)
+
+    return call if reads.values else native
 
 
 _STEPS: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()

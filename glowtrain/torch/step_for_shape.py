@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import compress, count
@@ -28,6 +27,7 @@ from glowtrain.torch.optimizers import GroupedUpdates
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
 from glowtrain.torch.shapes import ByShape
+from glowtrain.torch.tracing.places import warn_caller
 from glowtrain.torch.tracing.trace import MODULE, Computation, traced
 from glowtrain.torch.watching.call import CallArgument, FollowedNumber, NativeCall, NativeWork, can_call
 from glowtrain.torch.watching.guard import Guard, within
@@ -61,6 +61,7 @@ class StepForShape:
         self.special = Specialisation(graph, step.backend, options, step.state)
         names = [value.name for value in graph.inputs if not value.name.startswith(HYPER)]
         self.names = names
+        self.described = ", ".join(str(value.type) for value in graph.inputs if value.name in names)
         self.leaves = [n for n, leaf in enumerate(pytree.tree_leaves(batch)) if isinstance(leaf, torch.Tensor)]
         """Which leaves of a batch the inputs of these names are."""
         self.indices = [(name, names.index(name)) for name in {use.input.name for use in graph.index_uses}]
@@ -211,7 +212,7 @@ class StepForShape:
 
     def _returned(self, results: Sequence[torch.Tensor]) -> Any:
         if not math.isfinite(results[0].item()):
-            self.heed(results, stacklevel=6)
+            self.heed(results)
         return results[0] if len(results) == 1 else pytree.tree_unflatten(list(results), self.structure)
 
 
@@ -221,18 +222,19 @@ class _Heed:
     def __init__(self) -> None:
         self.warned = False
 
-    def __call__(self, results: torch.Tensor | Sequence[torch.Tensor], stacklevel: int = 2) -> None:
+    def __call__(self, results: torch.Tensor | Sequence[torch.Tensor]) -> None:
         if not self.warned:
             self.warned = True
             loss = results if isinstance(results, torch.Tensor) else results[0]
-            message = f"the loss is {float(loss)}: such a step updates nothing"
-            warnings.warn(message, NonFiniteLossWarning, stacklevel=stacklevel)
+            warn_caller(f"the loss is {float(loss)}: such a step updates nothing", NonFiniteLossWarning)
 
 
 def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdates) -> tuple[Graph, pytree.TreeSpec]:
     """Forward, backward and update for batches like this one; and how its outputs make up what the loss returns."""
     modules = {name or MODULE: module for name, module in step.modules.items()}
-    trace = traced(Computation(step.loss, **modules), batch)
+    computation = Computation(step.loss, generators=step.reads.generators, **modules)
+    trace = traced(computation, batch)
+    computation.assign()
     tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     inputs = [Input(type_of_fake(tensor), f"input{number}") for number, tensor in enumerate(tensors)]
     arrays = {name: array_of(tensor) for name, tensor in step.watch.tensors.items()}

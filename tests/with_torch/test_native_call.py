@@ -10,7 +10,6 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import BuiltinFunctionType
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ def net() -> nn.Module:
 
 def is_native(step: gtt.CompiledStep) -> bool:
     """Whether native code is called first."""
-    return isinstance(step.__call__, BuiltinFunctionType)
+    return step.__dict__["_native"] is not None
 
 
 def calls_by_python(step: gtt.CompiledStep) -> list[Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,14 @@ def innermost_line(error: BaseException) -> str:
 def present_line() -> str:
     """``model.py:12: y = Cube.apply(x)``: the innermost line outside of PyTorch that is being run, if any."""
     return _innermost(traceback.extract_stack())
+
+
+def warn_caller(message: str, category: type[Warning]) -> None:
+    """Warn at the line that called into this package."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def _innermost(frames: traceback.StackSummary) -> str:

@@ -28,12 +28,15 @@ from torch.utils import _pytree as pytree
 from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.torch.aten import TABLE
+from glowtrain.torch.tracing.drawn import nothing_drawn
 from glowtrain.torch.tracing.places import innermost_line
 from glowtrain.torch.tracing.quiet import quiet
 from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_told, traceable
 from glowtrain.torch.tracing.tape import Connected, Tape
 
 GRADIENT = "glowtrain::gradient"
+PLAIN = (int, float, complex, str, bytes, tuple, type(None))
+"""What modules count and remember beside tensors."""
 MODULE = "module"
 """What the module is called within a traced computation."""
 
@@ -60,6 +63,8 @@ class Originals:
         self._by_place: dict[tuple[Any, ...], torch.Tensor] = {}
         self.modules: set[torch.nn.Module] = set()
         """Those that were called."""
+        self.assigned: list[tuple[dict[str, Any], str, Any]] = []
+        """What modules have assigned to attributes that are no tensors: whose, which and what."""
 
     def take(self, arguments: Sequence[Any]) -> None:
         """Remember those among the arguments of a call."""
@@ -139,11 +144,16 @@ class Computation(torch.nn.Module):
     """What is traced: a function of a module, and of others that have parameters too (a loss).
 
     What says how gradients are computed (``torch.autograd.Function``, hooks of tensors) is refused, unless the
-    computation is wanted ``forward_only``: then it is passed over.
+    computation is wanted ``forward_only``: then it is passed over. Draws of random numbers by Python and NumPy, which
+    the trace would make constants of, are always refused, those from ``generators`` too.
     """
 
-    def __init__(self, function: Callable[..., Any], *, forward_only: bool = False, **modules: torch.nn.Module) -> None:
+    def __init__(
+        self, function: Callable[..., Any], *, forward_only: bool = False, generators: Sequence[Any] = (),
+        **modules: torch.nn.Module,
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.generators = generators
         self.forward_only = forward_only
         self.originals = Originals()
         self.tape = Tape(GRADIENT)
@@ -153,13 +163,23 @@ class Computation(torch.nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         before = list(self._buffers_in_place())
+        attributes = [(vars(part), vars(part).copy()) for part in self.modules()]
         mode = _Gradients(INSTEAD if self.forward_only else INSTEAD | REFUSED, self.originals)
-        with mode, calls_told(self.originals.modules.add):
+        with mode, calls_told(self.originals.modules.add), nothing_drawn(self.generators):
             results = self._function[0](*inputs)
+        own = [
+            (now, name, value) for now, then in attributes for name, value in now.items() if value is not then.get(name)
+        ]
+        self.originals.assigned += [each for each in own if isinstance(each[-1], PLAIN)]
         for owner, name, buffer in before:
             self._write_back(owner, name, buffer)
         self.tape.record(results, inputs, dict(self.named_parameters(remove_duplicate=False)))
         return results
+
+    def assign(self) -> None:
+        """Leave in the modules what they have assigned, which export undoes: as calls of them do."""
+        for owner, name, value in self.originals.assigned:
+            owner[name] = value
 
     @property
     def others(self) -> list[torch.nn.Module]:
