@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from glowtrain.deferred import dataclass
-from glowtrain.errors import InputError
+from glowtrain.errors import DeviceError, InputError, ProvisionError
 from glowtrain.graph import Graph
+from glowtrain.presentation.words import plural
 from glowtrain.runtime.device.device_manager import DeviceManager
 from glowtrain.runtime.models import Model, ServedModel, Terms, prepared
 from glowtrain.runtime.network import Network, Service
@@ -62,10 +63,19 @@ class Adding:
         network = Network(new.name, new.version, form.signature, form.service(new.service), self._trace)
         if network.updates and new.replicas > 1:
             raise InputError(f"network {new.name} updates variables: they would differ in its {new.replicas} replicas")
-        with ExitStack() as undo:
-            for _ in range(new.replicas):
-                network.attach(self._replica(network, form, new.managers, undo))
-            undo.pop_all()
+        if new.replicas > len(new.managers):
+            devices = plural(len(new.managers), "device")
+            raise InputError(f"network {new.name}: there cannot be {new.replicas} replicas on {devices}")
+        try:
+            with ExitStack() as undo:
+                for _ in range(new.replicas):
+                    network.attach(self._replica(network, form, new.managers, undo))
+                undo.pop_all()
+        except (MemoryError, DeviceError) as error:
+            if not isinstance(error, MemoryError) and not isinstance(error.__cause__, MemoryError):
+                raise
+            rows = f" with batches of {form.sizes[-1]:,} rows; make them smaller" if form.sizes else ""
+            raise ProvisionError(f"network {new.name}: the memory does not suffice{rows}: {error}") from error
         return network
 
     def _replica(

@@ -25,6 +25,8 @@ Model = Graph | Template | Trainer
 Cut = Callable[[Graph], Partition]
 MAX_BATCH = 8
 """Rows of the largest batch, unless it is said."""
+LARGEST_BATCH = 1 << 20
+"""Rows that a batch can have: each size up to it is compiled, and run once."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ def _sizes(name: str, max_batch: Any, batch_sizes: Any) -> tuple[int, ...]:
     wrong = [size for size in sizes if not isinstance(size, int) or isinstance(size, bool) or size < 1]
     if wrong:
         raise InputError(f"network {name}: a batch has a whole number of rows from 1, not {wrong[0]!r}")
+    if max(sizes) > LARGEST_BATCH:
+        raise InputError(f"network {name}: a batch has {LARGEST_BATCH:,} rows at most, not {max(sizes):,}")
     return tuple(sorted(set(sizes)))
 
 

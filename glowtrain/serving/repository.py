@@ -141,6 +141,7 @@ class Repository:
                 raise
             for version in self._loaded(name) - sources.keys():
                 self._take_out(name, version)
+            self._states = {key: each for key, each in self._states.items() if key[0] != name or key[1] in sources}
 
     def _loaded(self, name: str) -> set[str]:
         return {network.version for network in self._host.networks() if network.name == name}
@@ -162,9 +163,13 @@ class Repository:
         loaded = self._loaded(name)
         for version in versions:
             if version in loaded:
-                self._set(name, version, READY, f"loading anew failed: {error}")
+                self._set(name, version, READY, f"loading anew failed: {self.public(error)}")
             else:
-                self._set(name, version, UNAVAILABLE, str(error))
+                self._set(name, version, UNAVAILABLE, self.public(error))
+
+    def public(self, error: BaseException) -> str:
+        """What clients are told of an error: paths begin at the folder of models, wherever that is."""
+        return str(error) if self._folder is None else str(error).replace(f"{self._folder}/", "")
 
     def _set(self, name: str, version: str, state: str, reason: str = "") -> None:
         self._states = {**self._states, (name, version): ModelState(name, version, state, reason)}

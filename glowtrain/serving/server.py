@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import ssl
@@ -84,6 +85,9 @@ class ServerOptions:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, _no_password)
             except ssl.SSLError as error:
                 raise InputError(f"{self.certificate}, {self.key}: no certificate and its key: {error}") from None
+            except OSError as error:  # it has no name
+                path = self.key if os.access(self.certificate, os.R_OK) else self.certificate
+                raise InputError(f"{path}: it cannot be read: {error.strerror}") from None
 
 
 def _no_password() -> str:

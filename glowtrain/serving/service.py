@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from glowtrain.errors import InputError, RequestSizeError, UnavailableError, UnknownNetworkError
+from glowtrain.errors import GlowtrainError, InputError, RequestSizeError, UnavailableError, UnknownNetworkError
 from glowtrain.serving.host import ServedNetwork, ServingHost
+from glowtrain.serving.logs import LOGGER
 from glowtrain.serving.metrics import Refusals, exposition
 from glowtrain.serving.repository import ModelState, Repository
 from glowtrain.serving.requests import InferAnswer, InferRequest, check_outputs
@@ -145,7 +146,12 @@ class InferenceService:
         if parameters:
             raise InputError(f"a model is loaded as its folder says; parameters {sorted(parameters)} are not taken")
         async with self._one_at_a_time:
-            await in_daemon(partial(self._repository.load, name), "serving: loading")
+            try:
+                await in_daemon(partial(self._repository.load, name), "serving: loading")
+            except GlowtrainError as error:
+                LOGGER.warning("loading failed", extra={"fields": {"model": name, "error": str(error)}})
+                error.args = (self._repository.public(error),)
+                raise
 
     async def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Unload all versions of a model; their requests are answered first. Raises :class:`UnknownNetworkError`."""

@@ -373,3 +373,18 @@ def test_what_is_updated_has_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
         assert asked == [False]
         host.add_network("net", triple, batch_sizes=[1, 2])
     assert asked == [False, True, True]
+
+
+@pytest.mark.parametrize("error", [MemoryError("30 GiB"), DeviceError("loading failed")])
+def test_batches_for_which_the_memory_does_not_suffice(
+    host: HostManager, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    if isinstance(error, DeviceError):
+        error.__cause__ = MemoryError("30 GiB")
+
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("glowtrain.runtime.adding.warm_up", fails)
+    with pytest.raises(ProvisionError, match="the memory does not suffice with batches of 4 rows; make them smaller"):
+        host.add_network("large", triple, batch_sizes=[4])

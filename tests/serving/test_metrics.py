@@ -59,6 +59,17 @@ def test_requests_are_counted(client: TestClient) -> None:
     assert (batches["2"], batches["4"], batches["+Inf"]) == (1, 3, 3)
 
 
+def test_an_answer_that_json_cannot_say_is_counted_once(client: TestClient) -> None:
+    """The model has answered, so it is a success."""
+    assert ask(client, 1, data=[3e38] * 4) == 400
+    found = families(client)
+    counted = [value(found, f"nv_inference_request_{name}", **more) for name, more in OUTCOMES]
+    assert counted == [1, 0]
+
+
+OUTCOMES: tuple[tuple[str, dict[str, str]], ...] = (("success", {}), ("failure", {"reason": "OTHER"}))
+
+
 def test_kinds_and_helps_are_told(client: TestClient) -> None:
     found = families(client)
     others = {name: family.type for name, family in found.items() if family.type != "counter"}

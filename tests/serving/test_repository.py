@@ -20,6 +20,7 @@ from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.runtime import HostManager
 from glowtrain.serving.repository import ModelOptions, Repository
 from glowtrain.serving.server import Server
+from glowtrain.serving.status import status_of
 from tests.serving.serving_networks import running, scaled, served
 
 
@@ -87,6 +88,7 @@ def test_the_highest_version_is_served_and_replaces_the_one_before(client: Any, 
     assert (first(client, "double"), first(client, "double", "10")) == (10.0, 10.0)
     with pytest.raises(InferenceServerException, match="no version '1'"):
         first(client, "double", "1")
+    assert index(client) == {("double", "10"): "READY"}
 
 
 def test_several_versions_by_configuration(client: Any, tmp_path: Path) -> None:
@@ -111,8 +113,9 @@ def test_a_lower_version_that_comes_later_is_not_the_one_that_is_meant(client: A
 def test_a_model_that_cannot_be_loaded_leaves_the_one_that_is(client: Any, tmp_path: Path) -> None:
     path = put(tmp_path, "double", "2")
     path.write_bytes(b"this is no model")
-    with pytest.raises(InferenceServerException, match="model.onnx"):
+    with pytest.raises(InferenceServerException, match="model.onnx") as caught:
         client.load_model("double")
+    assert str(tmp_path) not in str(caught.value)
     assert first(client, "double") == 2.0
     assert index(client)[("double", "2")] == "UNAVAILABLE"
     assert client.is_server_ready()
@@ -193,6 +196,8 @@ def test_no_request_is_lost_while_a_model_takes_anothers_place(client: Any, tmp_
         ('max_batch = "4"', "max_batch cannot be '4' (str)"),
         ("max_batch = true", "max_batch cannot be True (bool)"),
         ("max_batch = 0", "max_batch is a whole number of at least 1"),
+        ("max_batch = 1000000000", "a batch has 1,048,576 rows at most, not 1,000,000,000"),
+        ("replicas = 5", "there cannot be 5 replicas on 1 device"),
         ("max_delay = -1", "max_delay is a number of seconds from 0"),
         ("queue = 0", "queue is a whole number of at least 1"),
         ("batch_sizes = [0]", "a whole number of rows from 1"),
@@ -210,6 +215,7 @@ def test_configurations_that_cannot_be_meant(tmp_path: Path, text: str, told: st
         with pytest.raises(GlowtrainError) as caught:
             repository.load_all()
         assert told in str(caught.value)
+        assert status_of(caught.value).http == 400
         assert (repository.complete, host.networks()) == (False, [])
 
 

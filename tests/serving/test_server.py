@@ -319,6 +319,11 @@ def test_options_that_cannot_be_meant(model: Path, tmp_path: Path) -> None:
     assert "a token is of letters, digits and signs of ASCII" in told(model, "--token-file", tmp_path / "tokens")
     assert "TLS needs both" in told(model, "--tls-cert", empty)
     assert "no certificate and its key" in told(model, "--tls-cert", empty, "--tls-key", empty)
+    missing = tmp_path / "missing.pem"
+    assert "missing.pem: it cannot be read: No such file" in told(model, "--tls-cert", missing, "--tls-key", empty)
+    assert "missing.pem: it cannot be read: No such file" in told(
+        model, "--tls-cert", certificate(tmp_path)[0], "--tls-key", missing
+    )
     cert, key = certificate(tmp_path, password=b"secret")
     assert "the key of the certificate is encrypted" in told(model, "--tls-cert", cert, "--tls-key", key)
     assert "--drain is a number of seconds from 0, not inf" in told(model, "--drain", "inf")
