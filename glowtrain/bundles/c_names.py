@@ -82,7 +82,8 @@ _OBJECTS = words(
 """Variables, structures and types."""
 MACROS = words(
     "BUFSIZ EDOM EILSEQ EOF ERANGE EXIT_FAILURE EXIT_SUCCESS FLT_MAX HUGE_VAL I INFINITY INT_MAX INT_MIN LC_ALL "
-    "LONG_MAX LONG_MIN NAN NDEBUG NULL PATH_MAX RAND_MAX SIGINT SIGTERM UINT_MAX errno i386 linux unix"
+    "LONG_MAX LONG_MIN NAN NDEBUG NULL PATH_MAX RAND_MAX SIGINT SIGTERM UINT_MAX errno i386 linux unix "
+    "stdin stdout stderr L_ctermid L_cuserid L_tmpnam P_tmpdir"
 )
 """Macros that are not called, with those that compilers define for Unix: no parameter is called so either."""
 _HEADERS = words(

@@ -45,7 +45,7 @@ def _buffers(functions: Sequence[BundleFunction]) -> Iterator[str]:
 
 
 def _buffer(function: BundleFunction, tensor: BundleTensor) -> str:
-    return f"{function.name}_{tensor.name}"
+    return f"{function.name}_{tensor.name}_data"
 
 
 def _trained(module: BundleModule, every_variable: bool) -> str:
@@ -156,8 +156,8 @@ _PROGRAM = """/* Runs {name} on made-up batches and prints what comes out, as bi
 #include "{name}.h"
 
 /* Memory is the caller's: here it is static. */
-static _Alignas({big}_ALIGNMENT) unsigned char variables[{variables}];
-static _Alignas({big}_ALIGNMENT) unsigned char arena[{big}_ARENA_BYTES + 1];
+static unsigned char variables[{variables} + {big}_ALIGNMENT];
+static unsigned char arena[{big}_ARENA_BYTES + {big}_ALIGNMENT];
 {buffers}
 
 /* Batches: the upper bits of a congruential generator. */
@@ -184,14 +184,19 @@ static void check(const char *what, uint32_t code) {{
   exit(1);
 }}
 
+/* The first byte that lies at a multiple of the alignment. */
+static void *aligned(unsigned char *memory) {{
+  return memory + ({big}_ALIGNMENT - (uintptr_t)memory % {big}_ALIGNMENT) % {big}_ALIGNMENT;
+}}
+
 int main(void) {{
   {name}_handle handle;
   {name}_memory memory = {{
       .version = {big}_VERSION,
-      .variables = variables,
-      .variables_bytes = sizeof variables,
-      .arena = arena,
-      .arena_bytes = sizeof arena,
+      .variables = aligned(variables),
+      .variables_bytes = {big}_VARIABLES_BYTES,
+      .arena = aligned(arena),
+      .arena_bytes = {big}_ARENA_BYTES,
   }};
 {locals}  check("init", {name}_init(&handle, &memory));
 {calls}

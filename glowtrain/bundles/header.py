@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.contents import ROLES
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.signature import BundleFunction, BundleTensor, c_type, hyper_of
+from glowtrain.bundles.signature import BundleFunction, BundleTensor, c_type, hyper_of, parameter
 from glowtrain.bundles.weights import file_size
 from glowtrain.version import __version__
 
@@ -111,7 +111,7 @@ def _variables(module: BundleModule) -> str:
     name, big = module.name, module.name.upper()
     roles = ", ".join(f"{big}_{role.upper()} = {number}" for number, role in enumerate(ROLES))
     numbers = "\n".join(
-        f"  {number:>4}  {place.role:<9}  {place.name}: {place.type}"
+        f"  {number:>4}  {place.role:<9}  {visible(place.name)}: {place.type}"
         for number, place in enumerate(module.memory.places)
     )
     return f"""/* Variables. Parameters are trained, statistics belong to the model, too, the state to training alone.
@@ -185,12 +185,17 @@ uint32_t {name}_{function.name}({parameters});
 
 def _told(tensor: BundleTensor) -> str:
     """An input or output, with its name in the model where that is another."""
-    source = f" ({tensor.source})" if tensor.source != tensor.name else ""
-    return f"{tensor.name}: {tensor.type}{source}"
+    source = f" ({visible(tensor.source)})" if tensor.source != tensor.name else ""
+    return f"{parameter(tensor.name)}: {tensor.type}{source}"
 
 
 def _pointers(tensors: Sequence[BundleTensor], qualifier: str = "") -> Iterator[str]:
-    return (f"{qualifier}{c_type(each.type.dtype)} *{each.name}" for each in tensors)
+    return (f"{qualifier}{c_type(each.type.dtype)} *{parameter(each.name)}" for each in tensors)
+
+
+def visible(name: str) -> str:
+    """A name in one line whose letters stand in the order in which they are read: others are escaped."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in name)
 
 
 def _commented(text: str) -> str:

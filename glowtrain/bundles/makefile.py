@@ -9,7 +9,7 @@ def makefile(module: BundleModule) -> str:
     """``make`` builds the example, ``make check`` compares what it prints with what is expected."""
     return f"""# Builds and runs the example. For another processor, name its compiler and what runs its programs:
 #   make check CC="aarch64-linux-gnu-gcc -static" RUN=qemu-aarch64
-CFLAGS ?= -O2 -std=c11 -Wall -Wextra
+CFLAGS ?= -O2 -std=c99 -Wall -Wextra
 RUN ?=
 
 example: main.c {module.name}.o {module.name}.h

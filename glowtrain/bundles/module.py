@@ -104,7 +104,7 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
         {prefixes[name]: plan for name, plan in plans.items()}, target, options, runner, exported=False
     )
     _check_natives(contents.name, codes.values())
-    functions = tuple(function_of(name, codes[prefixes[name]]) for name in plans)
+    functions = tuple(function_of(contents.name, name, codes[prefixes[name]]) for name in plans)
     layouts = {name: layout for function in functions for name, layout in function.layouts.items()}
     memory = placed(contents.variables, contents.roles, layouts, target.alignment, known=known)
     return BundleModule(contents, target, functions, memory, threads, options.fixed_point)

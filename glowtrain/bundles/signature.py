@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
 from glowtrain.backends.cpu.step import Code
 from glowtrain.bundles.c_names import MACROS
+from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.contents import STEP, identifier
+from glowtrain.bundles.faces.words import named, unused, words
 from glowtrain.deferred import dataclass
-from glowtrain.errors import BundleError
 from glowtrain.grad.training import LOSS
 from glowtrain.optim import HYPER
 from glowtrain.types import Array, DType, TensorType
@@ -33,11 +34,22 @@ KEYWORDS = frozenset(_KEYWORDS.split())
 _TYPES = "int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t size_t"
 RESERVED = KEYWORDS | MACROS | {"handle", "hyper", LOSS, *_TYPES.split()}
 """Keywords, types, macros and parameters of the interface: no input or output is called so."""
+_INTERFACE = words(
+    "alignment arena_bytes close defaults error file_bytes find get h handle hpp hyper init load load_file memory "
+    "message model open owned parallel_for parameter predict read reset return_codes save save_file set size sizes "
+    "state statistic step threads variable variables variables_bytes version write"
+) | {code.name.lower() for code in ErrorCode}
+"""What stands behind a bundle's name in its own names, as Fortran reads them: without regard to case."""
 
 
 def c_type(dtype: DType) -> str:
     """The C type of an element; 16-bit floats are passed as their bits."""
     return C_TYPES.get(dtype.name, "uint8_t")
+
+
+def parameter(name: str) -> str:
+    """A name as that of a parameter: one in capitals could be a macro of some header."""
+    return f"{name}_" if len(name) > 1 and name.isupper() else name
 
 
 @dataclass(frozen=True)
@@ -85,33 +97,40 @@ class BundleFunction:
         return NativeArtifact.of((), self.code)
 
 
-def function_of(name: str, code: Code) -> BundleFunction:
-    """The function that a planned program is in a bundle. Raises :class:`BundleError` for two inputs or outputs whose
-    names are the same in C."""
+def function_of(bundle: str, name: str, code: Code) -> BundleFunction:
+    """The function that a planned program is in a bundle of some name."""
     program = code.plan.program
     given = {name: buffer.type for name, buffer in program.inputs.items()}
     hyper = {source: type_ for source, type_ in given.items() if source.startswith(HYPER)}
     inputs = {source: type_ for source, type_ in given.items() if source not in hyper}
     outputs = {name: buffer.type for name, buffer in program.outputs.items()}
-    taken = set[str]()
+    taken = {LOSS} & outputs.keys()
     return BundleFunction(
         name,
-        tuple(_tensors(inputs, taken)),
+        tuple(_tensors(bundle, inputs, taken)),
         tuple(BundleTensor(identifier(s.removeprefix(HYPER)), s, type_) for s, type_ in hyper.items()),
-        tuple(_tensors(outputs, taken)),
+        tuple(_tensors(bundle, outputs, taken - {LOSS})),
         code,
     )
 
 
-def _tensors(types: Mapping[str, TensorType], taken: set[str]) -> Iterable[BundleTensor]:
-    for source, type_ in types.items():
-        name = identifier(source)
-        if name in RESERVED and source != LOSS:
-            name = f"{name}_"
-        if name in taken:
-            raise BundleError(f"{source} is called {name} in C, as another input or output is; rename one of them")
-        taken.add(name)
-        yield BundleTensor(name, source, type_)
+def _tensors(bundle: str, types: Mapping[str, TensorType], taken: set[str]) -> Sequence[BundleTensor]:
+    """Tensors whose names in C differ, from those that are taken, too, which they join."""
+    names = dict[str, str]()
+    for source in sorted(types, key=lambda each: identifier(each) != each):  # what can keep its name does
+        names[source] = unused(_named_in_c(bundle, source, taken), taken)
+        taken.add(names[source])
+    return [BundleTensor(names[source], source, type_) for source, type_ in types.items()]
+
+
+def _named_in_c(bundle: str, source: str, taken: Set[str]) -> str:
+    name, prefix = identifier(source), f"{bundle.lower()}_"
+    if source == LOSS and LOSS not in taken:
+        return name
+    own = name.lower() == bundle.lower() or (
+        name.lower().startswith(prefix) and name.lower().removeprefix(prefix) in _INTERFACE
+    )
+    return named(name, RESERVED | {name} if own else RESERVED)
 
 
 def hyper_of(functions: Sequence[BundleFunction]) -> tuple[BundleTensor, ...]:

@@ -5,13 +5,13 @@
 #include "tiny.h"
 
 /* Memory is the caller's: here it is static. */
-static _Alignas(TINY_ALIGNMENT) unsigned char variables[72];
-static _Alignas(TINY_ALIGNMENT) unsigned char arena[TINY_ARENA_BYTES + 1];
-static float step_x[6];
-static float step_target[4];
-static float step_loss[1];
-static float predict_x[6];
-static float predict_output[4];
+static unsigned char variables[72 + TINY_ALIGNMENT];
+static unsigned char arena[TINY_ARENA_BYTES + TINY_ALIGNMENT];
+static float step_x_data[6];
+static float step_target_data[4];
+static float step_loss_data[1];
+static float predict_x_data[6];
+static float predict_output_data[4];
 
 /* Batches: the upper bits of a congruential generator. */
 static uint32_t last;
@@ -53,29 +53,34 @@ static void check(const char *what, uint32_t code) {
   exit(1);
 }
 
+/* The first byte that lies at a multiple of the alignment. */
+static void *aligned(unsigned char *memory) {
+  return memory + (TINY_ALIGNMENT - (uintptr_t)memory % TINY_ALIGNMENT) % TINY_ALIGNMENT;
+}
+
 int main(void) {
   tiny_handle handle;
   tiny_memory memory = {
       .version = TINY_VERSION,
-      .variables = variables,
-      .variables_bytes = sizeof variables,
-      .arena = arena,
-      .arena_bytes = sizeof arena,
+      .variables = aligned(variables),
+      .variables_bytes = TINY_VARIABLES_BYTES,
+      .arena = aligned(arena),
+      .arena_bytes = TINY_ARENA_BYTES,
   };
   uint32_t state;
   check("init", tiny_init(&handle, &memory));
   for (int number = 1; number <= 5; number++) {
-    fill_f32(step_x, 6);
-    fill_f32(step_target, 4);
-    check("step", tiny_step(&handle, step_x, step_target, NULL, step_loss));
+    fill_f32(step_x_data, 6);
+    fill_f32(step_target_data, 4);
+    check("step", tiny_step(&handle, step_x_data, step_target_data, NULL, step_loss_data));
     state = ~0u;
     check("save", tiny_save(&handle, add, &state));
     printf("step %d: loss ", number);
-    bits(step_loss, sizeof step_loss);
+    bits(step_loss_data, sizeof step_loss_data);
     printf(", variables %08x\n", (unsigned)~state);
   }
-  fill_f32(predict_x, 6);
-  check("predict", tiny_predict(&handle, predict_x, predict_output));
-  printf("predict: %s %08x\n", "output", (unsigned)~checksum(~0u, predict_output, sizeof predict_output));
+  fill_f32(predict_x_data, 6);
+  check("predict", tiny_predict(&handle, predict_x_data, predict_output_data));
+  printf("predict: %s %08x\n", "output", (unsigned)~checksum(~0u, predict_output_data, sizeof predict_output_data));
   return 0;
 }

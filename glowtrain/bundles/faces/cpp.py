@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.signature import KEYWORDS, BundleFunction, BundleTensor, c_type
+from glowtrain.bundles.signature import KEYWORDS, BundleFunction, BundleTensor, c_type, parameter
 
 WORDS = KEYWORDS | {"std"}
+"""What no namespace is called."""
 
 
 def cpp(module: BundleModule) -> str:
@@ -20,9 +22,9 @@ def cpp(module: BundleModule) -> str:
 
 
 def _call(module: BundleModule, function: BundleFunction) -> str:
-    taken = {"hyper", "loss"}
-    inputs = [(named(e.name, WORDS | taken), e) for e in function.inputs]
-    outputs = [(named(e.name, WORDS | (set() if function.trains else taken)), e) for e in function.outputs]
+    taken = WORDS | {"hyper", "loss", *re.findall(r"\w+", _TEXT + _VARIABLES)}
+    inputs = [(named(parameter(e.name), taken), e) for e in function.inputs]
+    outputs = [(named(parameter(e.name), taken - {"loss"} if function.trains else taken), e) for e in function.outputs]
     checks = "\n".join(
         f"    if ({name}.size() != {e.type.size}) return failed({module.name.upper()}_WRONG_SIZE);"
         for name, e in (*inputs, *(() if function.trains else outputs))

@@ -6,7 +6,14 @@ from collections.abc import Set
 
 
 def named(name: str, taken: Set[str]) -> str:
-    """The name itself, or with ``_`` behind it where it means something else."""
+    """The name itself, or with ``_`` behind it where it means something else: two names stay two."""
+    stem = name.rstrip("_")
+    lengths = [len(word) for word in taken if word.rstrip("_") == stem]
+    return name + "_" * (max(lengths) - len(stem) + 1) if lengths else name
+
+
+def unused(name: str, taken: Set[str]) -> str:
+    """The name itself, or with as many ``_`` behind it as it needs to be another than those that are taken."""
     while name in taken:
         name = f"{name}_"
     return name

@@ -90,7 +90,7 @@ def _slots(
     interface: Interface, f: CFunction, function: BundleFunction, outputs: Mapping[str, LlvmValue]
 ) -> list[LlvmValue]:
     """What lies outside of the arena."""
-    given = {**{each.source: f.of[each.name] for each in function.inputs}, **_hyper(interface, f, function), **outputs}
+    inputs = {**{each.source: f.of[each.name] for each in function.inputs}, **_hyper(interface, f, function)}
     places, slots = interface.memory.by_name, list[LlvmValue]()
     variables = f.get(interface.handle, f.of["handle"], "variables")
     for slot in function.slots:
@@ -99,8 +99,10 @@ def _slots(
             slots.append(pointer(interface.constants.data(data, interface.memory.alignment)))
         elif slot.kind == "variable":
             slots.append(f.address(variables, places[slot.name].offset, 1))
+        elif slot.kind == "unused":
+            slots.append(NULL)
         else:
-            slots.append(NULL if slot.kind == "unused" else given[slot.name])
+            slots.append((outputs if slot.kind == "output" else inputs)[slot.name])
     return slots
 
 

@@ -42,10 +42,10 @@ class Struct:
 class CFunction(LlvmFunction):
     """A function under construction that C calls: it returns an error code."""
 
-    def __init__(self, name: str, index_type: LlvmType, **parameters: LlvmType) -> None:
-        given = [(type_.text, parameter) for parameter, type_ in parameters.items()]
+    def __init__(self, name: str, index_type: LlvmType, /, **parameters: LlvmType) -> None:
+        given = [(type_.text, f"{parameter}.") for parameter, type_ in parameters.items()]  # no label ends with a dot
         super().__init__(name, given, index_type=index_type, result="i32")
-        self.of = {parameter: LlvmValue(f"%{parameter}", type_) for parameter, type_ in parameters.items()}
+        self.of = {parameter: LlvmValue(f"%{parameter}.", type_) for parameter, type_ in parameters.items()}
         """The parameters by name."""
 
     def require(self, condition: LlvmValue, code: ErrorCode) -> None:

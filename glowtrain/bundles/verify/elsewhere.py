@@ -47,7 +47,7 @@ class ExampleRunner:
         (folder / f"{name}.h").write_text(header(module))
         (folder / "main.c").write_text(program(module, steps, seed, every_variable=True))
         sources = [str(folder / each) for each in ("main.c", f"{name}.o")]
-        _output([*compiler, "-std=c11", "-O1", *sources, "-o", str(made)])
+        _output([*compiler, "-std=c99", "-O1", *sources, "-o", str(made)])
         if not any(folder.glob("example*")):  # some compilers add .exe
             raise BundleError(f"{self.compiler} ended well and wrote no program: it is no C compiler (--cc)")
         return _output([word.replace(PROGRAM, str(made)) for word in words])

@@ -78,8 +78,10 @@ def _actual(function: BundleFunction, tensor: BundleTensor) -> str:
 
 def _printed(function: BundleFunction, output: BundleTensor) -> Sequence[str]:
     sum_ = f"checksum(not(0_c_int32_t), c_loc({_buffer(function, output)}), {output.type.nbytes}_c_size_t)"
-    source = printable(output.source).replace('"', '""')
-    return [f"state = not({sum_})", f"print '(2a)', \"{function.name}: {source} \", hex(int(state, c_int64_t), 8)"]
+    text = f"{function.name}: {printable(output.source)} "
+    pieces = (text[at : at + _PIECE].replace('"', '""') for at in range(0, len(text), _PIECE))
+    listed = ", ".join(f'"{piece}"' for piece in pieces)
+    return [f"state = not({sum_})", f"print '(*(a))', {listed}, hex(int(state, c_int64_t), 8)"]
 
 
 def _integer(dtype: DType) -> str:
@@ -96,6 +98,8 @@ def _fill(dtype: DType) -> str:
     return _FILL.format(dtype=dtype, element=element(dtype), value=value)
 
 
+_PIECE = 40
+"""Letters of a text that a line has room for, whatever they are."""
 _FILL = """  subroutine fill_{dtype}(data, count)
     {element}, intent(out) :: data(*)
     integer(c_size_t), intent(in) :: count

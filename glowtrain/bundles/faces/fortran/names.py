@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from glowtrain.bundles.faces.words import named
+from glowtrain.bundles.faces.words import unused
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
 from glowtrain.types import DType, TensorType
 
@@ -14,6 +14,9 @@ ELEMENTS = {
     "u64": "integer(c_int64_t)", "u32": "integer(c_int32_t)", "u16": "integer(c_int16_t)",
 }  # fmt: skip
 """Fortran's types of elements, which has no unsigned ones; those that are not here are ``integer(c_int8_t)``."""
+_KINDS = {"c_ptr", "c_funptr", "c_int", "c_char", "c_size_t", "c_float", "c_double"} | {
+    f"c_int{n}_t" for n in (8, 16, 32, 64)
+}
 MOST_AXES = 15
 LONGEST_LINE, LONGEST_NAME = 120, 40
 """Fortran's lines have 132 characters at most and names 63, of which the module adds some."""
@@ -30,12 +33,17 @@ def dummies(function: BundleFunction) -> dict[str, BundleTensor | None]:
     given += [("hyper", None)] if function.hyper else []
     given += [(each.name, each) for each in function.outputs]
     found: dict[str, BundleTensor | None] = {}
-    taken = {"handle", "code", f"{function.name}"}
+    taken = {"handle", "code", function.name, *_KINDS}
     for name, tensor in given:
-        free = named(name.lower(), taken)
+        free = unused(shortened(name.lower(), len(found)), taken)
         taken.add(free)
         found[free] = tensor
     return found
+
+
+def shortened(name: str, number: int) -> str:
+    """A name of as many letters as there can be, or its first ones and a number that no other has."""
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}_{number}"
 
 
 def extents(type_: TensorType) -> str:
@@ -52,7 +60,7 @@ def wrapped(line: str) -> list[str]:
         return [line]
     lines = [""]
     for piece in re.findall(r"""(?:"[^"]*"|'[^']*'|[^"',]|,(?! ))+(?:, |$)""", line):
-        if len(lines[-1]) + len(piece) > LONGEST_LINE:
+        if len(lines[-1]) + len(piece) >= LONGEST_LINE:  # an & comes behind it
             lines[-1] += "&"
             lines.append("        ")
         lines[-1] += piece

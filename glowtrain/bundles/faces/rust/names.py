@@ -13,7 +13,13 @@ KEYWORDS = words(
     true try type typeof unsafe unsized use virtual where while yield
     """
 )
-LOCALS = frozenset({"_", "last", "loss", "measured", "model", "number", "state"})
+LOCALS = words(
+    """
+    _ last loss measured model number state ALIGNMENT ARENA_BYTES FILE_BYTES VARIABLES_BYTES VERSION Err None Ok Owned
+    Some begin checksum done half sized text typed word
+    """
+)
+"""Variables, functions and constants around the arguments, and what patterns take for no new name."""
 CRATES = KEYWORDS | {"alloc", "core", "std", "test"}
 ELEMENTS = {
     "f64": "f64", "f32": "f32", "f16": "u16", "bf16": "u16", "i64": "i64", "i32": "i32", "i16": "i16",

@@ -15,5 +15,5 @@ def text_of(file: str, **values: str) -> str:
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """JSON that can stand in a script and within HTML."""
-    return json.dumps(value, indent=indent, ensure_ascii=False).replace("<", "\\u003c")
+    """JSON that can stand in a script and within HTML, in ASCII."""
+    return json.dumps(value, indent=indent).replace("<", "\\u003c")
