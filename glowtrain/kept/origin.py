@@ -17,9 +17,6 @@ from glowtrain.deferred import dataclass
 from glowtrain.graph.registry import has_foreign
 from glowtrain.types import Array, LazyArray, elements_of
 
-MODELS = "grad", "kept", "loading", "losses", "memory", "modes", "names.py", "onnx_io", "optim", "trainer"
-"""The sources that decide which graphs are made of a model, beside the compiler's."""
-
 
 class Way:
     """How a model is found again: a record for caches, and whether they have it."""
@@ -86,7 +83,7 @@ def _ground() -> str | None:
     if found is None or found.origin is None:
         return None
     version = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
-    return hashed(tools(), sys.byteorder, version, sources(), sources(*MODELS))
+    return hashed(tools(), sys.byteorder, version, sources())
 
 
 def named(value: Any) -> str | None:

@@ -1,6 +1,6 @@
 """The key of compiled code: a hash of the content of all that decides what becomes of a graph.
 
-Glowtrain's sources are read for it in every process that compiles: some 10 ms, and never out of date, whoever edits
+Glowtrain's sources are read for it in every process that compiles: some 15 ms, and never out of date, whoever edits
 or replaces them in whatever way.
 """
 
@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ import numpy as np
 from glowtrain.graph import Graph
 from glowtrain.stages import Options
 
-COMPILER = (
-    "backends", "compiler", "graph", "loops", "lower", "ops", "optimize", "program",
-    "deferred.py", "native.py", "stages.py", "types.py",
+UNRELATED = (
+    "__pycache__", "bundles", "cli", "doctor", "flower", "gradcheck", "profiling", "quantization", "runtime", "serving",
+    "verification",
 )  # fmt: skip
-"""The sources that decide what becomes of a graph, in Glowtrain's folder."""
+"""The folders whose sources decide nothing about a graph of a model or its code: nothing that makes these imports one
+of them. All others count, new ones too."""
 _SOURCES = ".py", ".ll"
 
 
@@ -64,21 +65,18 @@ def tools() -> str:
 
 
 @functools.cache
-def sources(*parts: str) -> str:
-    """The hash of sources: of files and folders in Glowtrain's, by default the compiler's."""
-    parts = parts or COMPILER
+def sources() -> str:
+    """The hash of Glowtrain's sources, but for those that are :data:`UNRELATED`."""
     root, content = os.path.dirname(inspect.getfile(import_module("glowtrain"))), hashlib.sha256()
-    for name in parts:
-        path = os.path.join(root, name)
-        _add([path] if path.endswith(_SOURCES) else sorted(_files(path)), root, content)
+    _add(sorted(_files(root, UNRELATED)), root, content)
     return content.hexdigest()
 
 
-def _files(folder: str) -> Iterator[str]:
+def _files(folder: str, without: Collection[str] = ("__pycache__",)) -> Iterator[str]:
     for entry in os.scandir(folder):
         if entry.name.endswith(_SOURCES):
             yield entry.path
-        elif entry.name != "__pycache__" and entry.is_dir():
+        elif entry.name not in without and entry.is_dir():
             yield from _files(entry.path)
 
 
