@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import glowtrain as gt
+from glowtrain.backends.llvm.target import Target
+from glowtrain.bundles.libraries import linking
 from glowtrain.bundles.verify.elsewhere import ExampleRunner
 from glowtrain.cli import app
 from glowtrain.errors import BundleError, GlowtrainError
@@ -108,3 +110,15 @@ def test_commands_of_verify() -> None:
     ):
         with pytest.raises(BundleError, match=said):
             ExampleRunner(compiler, command).trace(module, 1)
+
+
+def test_compilers_for_another_system_are_chosen_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target.named("riscv64")
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    assert linking.program_compiler(target) == ["/bin/riscv64-linux-gnu-gcc", "-static"]
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr(linking, "find_spec", lambda name: name)
+    assert linking.program_compiler(target)[1:] == ["-m", "ziglang", "cc", "-target", "riscv64-linux-musl"]
+    monkeypatch.setattr(linking, "find_spec", lambda name: None)
+    with pytest.raises(BundleError, match=r"install riscv64-linux-gnu-gcc .*or Zig .pip install ziglang."):
+        linking.program_compiler(target)

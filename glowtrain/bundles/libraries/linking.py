@@ -62,6 +62,22 @@ def linker_for(target: Target) -> list[str]:
     )
 
 
+def program_compiler(target: Target) -> list[str]:
+    """The command that makes programs for a target, static ones for another system. Raises :class:`BundleError` that
+    says what to install."""
+    if _same_system(target):
+        return ["cc"]
+    zig = zig_target(target)
+    if own := shutil.which(f"{zig}-gcc"):
+        return [own, "-static"]
+    if find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc", "-target", zig.replace("gnu", "musl")]
+    raise BundleError(
+        f"programs for {target.name} need a C compiler: install {zig}-gcc (Debian: gcc-{zig}) or Zig "
+        "(pip install ziglang), or name one with --cc COMMAND"
+    )
+
+
 def zig_target(target: Target) -> str:
     """What Zig calls a target's processor and system."""
     architecture, _, rest = target.triple.partition("-")

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from glowtrain.bundles.arguments import words_of
 from glowtrain.bundles.example import program
 from glowtrain.bundles.header import header
+from glowtrain.bundles.libraries.linking import program_compiler
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.verify.trace import BitTrace, StepTrace, printable
 from glowtrain.deferred import dataclass
@@ -27,10 +28,10 @@ _OUTPUT = re.compile(r"(\w+): (.*) ([0-9a-f]{8})")
 
 @dataclass(frozen=True)
 class ExampleRunner:
-    """How programs are made and run: a C compiler, as on a shell, and the command that runs a program, in which ``{}``
-    stands for it."""
+    """How programs are made and run: a C compiler, as on a shell (by default one for the target), and the command that
+    runs a program, in which ``{}`` stands for it."""
 
-    compiler: str = "cc"
+    compiler: str | None = None
     command: str = PROGRAM
 
     def trace(self, module: BundleModule, steps: int, seed: int = 0) -> BitTrace:
@@ -39,7 +40,8 @@ class ExampleRunner:
             return parsed(self._printed(module, Path(folder), steps, seed), module)
 
     def _printed(self, module: BundleModule, folder: Path, steps: int, seed: int) -> str:
-        compiler, words = words_of(self.compiler, "--cc"), words_of(self.command, "--run")
+        compiler = program_compiler(module.target) if self.compiler is None else words_of(self.compiler, "--cc")
+        words = words_of(self.command, "--run")
         if not any(PROGRAM in word for word in words):
             raise BundleError(f"{self.command!r} does not say where the program stands: qemu-aarch64 {PROGRAM}")
         name, made = module.name, folder / "example"
@@ -49,7 +51,7 @@ class ExampleRunner:
         sources = [str(folder / each) for each in ("main.c", f"{name}.o")]
         _output([*compiler, "-std=c99", "-O1", *sources, "-o", str(made)])
         if not any(folder.glob("example*")):  # some compilers add .exe
-            raise BundleError(f"{self.compiler} ended well and wrote no program: it is no C compiler (--cc)")
+            raise BundleError(f"{shlex.join(compiler)} ended well and wrote no program: it is no C compiler (--cc)")
         return _output([word.replace(PROGRAM, str(made)) for word in words])
 
 

@@ -65,8 +65,8 @@ def verify(
         ),
     ] = [],  # noqa: B006
     compiler: Annotated[
-        str, typer.Option("--cc", metavar="C", help="The C compiler for it.", rich_help_panel=ELSEWHERE)
-    ] = "cc",
+        str | None, typer.Option("--cc", metavar="C", help="The C compiler for it.", rich_help_panel=ELSEWHERE)
+    ] = None,
     run: Annotated[
         str, typer.Option(metavar="R", help="What runs its programs, {} being one.", rich_help_panel=ELSEWHERE)
     ] = PROGRAM,
@@ -93,7 +93,7 @@ def verify(
 
     glowtrain verify model.onnx --train --optimizer sgd --momentum 0.9 --dims batch=8
 
-    glowtrain verify mlp --train --target aarch64 --cc "aarch64-linux-gnu-gcc -static" --run "qemu-aarch64 {}"
+    glowtrain verify mlp --train --target aarch64 --run "qemu-aarch64 {}"
 
     glowtrain verify mlp --train --record here.json
     """
@@ -114,7 +114,7 @@ def verify(
         ).fixed()
         _compare_bits(contents, processors, ExampleRunner(compiler, run), steps, seed, record, against)
         return
-    if compiler != "cc" or run != PROGRAM:
+    if compiler is not None or run != PROGRAM:
         raise InputError("--cc and --run are for a bundle: name its --target")
     if is_given(context, "steps"):
         raise InputError("--steps is for --target, --record and --against: the ladder compares one step")
