@@ -59,9 +59,11 @@ class ServingHost(Protocol):
         outputs: Collection[str] | None = None,
         priority: int = 0,
         timeout: float | None = None,
+        quick: float = 0.0,
     ) -> Future[Any]:
         """The outputs, by name, that will come; to cancel them is to take the request back. More urgent requests have
-        the higher priority; ``timeout`` is in seconds. Raises :class:`InputError`, :class:`RequestError`."""
+        the higher priority; ``timeout`` is in seconds. A network that takes less than
+        ``quick`` seconds may run in this thread. Raises :class:`InputError`, :class:`RequestError`."""
         ...
 
     def add_network(

@@ -82,3 +82,19 @@ def test_one_that_takes_its_own_place_counts_on() -> None:
             first(host)
         samples = {sample.name: sample.value for sample in host.metrics()}
         assert (samples["nv_inference_request_success"], samples["nv_inference_count"]) == (3, 3)
+
+
+def test_a_quick_network_runs_in_the_thread_that_asks() -> None:
+    """Once it is known to be quick, and unless there is a deadline, which another thread looks after."""
+    with HostManager() as host:
+        network = host.add_network("scaled", scaled(2.0))
+        host.run("scaled", {"x": X}, quick=60.0).result(60)
+        while not network.usual_seconds:
+            pass
+        for _ in range(100):
+            done = host.run("scaled", {"x": X}, quick=60.0)
+            if done.done():  # the device's thread may have been about to sleep
+                break
+            done.result(60)
+        assert done.done()
+        assert done.result(0)["y"][0, 0] == 2.0

@@ -130,7 +130,7 @@ class FakeHost:
 
     def run(
         self, name: str, inputs: Mapping[str, Array], *, version: str | None = None,
-        outputs: Collection[str] | None = None, priority: int = 0, timeout: float | None = None,
+        outputs: Collection[str] | None = None, priority: int = 0, timeout: float | None = None, quick: float = 0.0,
     ) -> Future[Any]:  # fmt: skip
         said = {"version": version, "outputs": outputs, "priority": priority, "timeout": timeout}
         asked = Asked(name, inputs, said)

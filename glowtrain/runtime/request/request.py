@@ -37,6 +37,11 @@ class RequestFuture(Future[Any]):
         it has other answers to give."""
         super().add_done_callback(partial(_call, fn))
 
+    def _invoke_callbacks(self) -> None:
+        """Call the callbacks, and let go of them: they refer to this future, and Python keeps them in it for ever."""
+        super()._invoke_callbacks()  # type: ignore[misc]
+        self._done_callbacks.clear()  # type: ignore[attr-defined]
+
     def begin(self) -> bool:
         """From now on it cannot be cancelled. Whether that is so by this call, and it had not been cancelled."""
         with self._turn:

@@ -80,7 +80,7 @@ def serve(
     manager = HostManager(cpu_devices(devices, threads=threads))
     try:
         source = repository.Repository(manager, named, repository_path, how)
-        server.Server(service.InferenceService(manager, source), source, chosen).run()
+        server.Server(service.InferenceService(manager, source), source, chosen, own_process=True).run()
     finally:
         manager.close(timeout=drain)
 

@@ -1,0 +1,61 @@
+"""Requests leave nothing for the garbage collector, whose full collections would take longer than requests do."""
+
+from __future__ import annotations
+
+import gc
+import http.client
+import json
+from typing import Any
+
+import grpc
+
+from glowtrain.serving.rpc.schema import ModelInferRequest
+from tests.serving.serving_networks import running, scaled, served
+
+BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
+
+
+def garbage(ask: Any) -> list[Any]:
+    """What is in cycles after some requests."""
+    for _ in range(5):
+        ask()
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for _ in range(20):
+            ask()
+        gc.collect()
+        return list(gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+def test_requests_over_http_leave_no_cycles() -> None:
+    with served(load=False, double=scaled()) as both, running(*both) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+
+        def ask() -> None:
+            connection.request("POST", "/v2/models/double/infer", BODY)
+            answer = connection.getresponse()
+            assert (answer.status, bool(answer.read())) == (200, True)
+
+        assert len(garbage(ask)) < 20
+
+
+def test_requests_over_grpc_leave_no_cycles_but_those_of_its_library() -> None:
+    said = ModelInferRequest(model_name="double")
+    said.inputs.add(name="x", datatype="FP32", shape=[1, 4]).contents.fp32_contents.extend([1, 2, 3, 4])
+    data = said.SerializeToString()
+    with (
+        served(load=False, double=scaled()) as both,
+        running(*both) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+    ):
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        left = garbage(lambda: infer(data, timeout=30))
+        ours = [each for each in left if type(each).__module__.startswith(("glowtrain", "asyncio", "concurrent"))]
+        assert len(left) < 20 * 8
+        assert not ours
