@@ -66,6 +66,13 @@ def hooked(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def written_beside(x: torch.Tensor) -> torch.Tensor:
+    """What is changed in place by another name has the gradient of before."""
+    y = x * 2
+    y.detach().mul_(3)
+    return y
+
+
 PLAIN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
     "relu": torch.relu,
@@ -88,6 +95,7 @@ OWN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "straight through": Rounded.apply,
     "weighted": lambda x: Weighted.apply(x, x.tanh()),
     "hooked": hooked,
+    "written beside the tape": written_beside,
     "grad": grad(energy),
     "vmap": vmap(lambda row: row.softmax(0) * row.sum()),
     "vmap of grad": vmap(grad(energy)),

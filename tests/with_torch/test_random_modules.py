@@ -26,8 +26,9 @@ from glowtrain.torch.backend import glowtrain as backend
 Tensors = Iterable[torch.Tensor]
 OPTIMIZERS: dict[str, Callable[[Tensors], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.1),
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1, eps=1e-2),
 }
+"""AdamW with a large epsilon: it would make steps of rounding errors, where a gradient is zero but for these."""
 STEPS = 2
 
 

@@ -11,7 +11,8 @@ from compiled import close, compiled, pair, ramp, same_gradients
 from torch import nn
 
 import glowtrain.torch
-from glowtrain.errors import DifferentiationError
+from glowtrain.errors import DifferentiationError, ModelError
+from glowtrain.torch.backend import FallbackWarning
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -83,6 +84,39 @@ def test_a_step_changes_the_parameters_that_an_eager_one_changes(name: str) -> N
         step(ramp(3, 4), ramp(3, 4))
     for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
         close(mine, theirs)
+
+
+def written_without_gradients(p: torch.Tensor) -> torch.Tensor:
+    y = p * 2
+    with torch.no_grad():
+        y.mul_(3)
+    return y
+
+
+def set_without_gradients(p: torch.Tensor) -> torch.Tensor:
+    y = p * 2
+    with torch.no_grad():
+        y[1:3] = 5.0
+    return y
+
+
+def written_by_another_name(p: torch.Tensor) -> torch.Tensor:
+    y = p * 2
+    y.detach().mul_(3)
+    return y
+
+
+@pytest.mark.parametrize("function", [written_without_gradients, set_without_gradients, written_by_another_name])
+def test_what_is_written_beside_the_tape_is_left_to_pytorch(function: Function) -> None:
+    torch._dynamo.reset()
+    eager, ours, other = pair(Scaled(function))
+    with pytest.warns(FallbackWarning, match="through which gradients flow is changed in place"):
+        ours(ramp(3, 4)).square().sum().backward()
+    eager(ramp(3, 4)).square().sum().backward()
+    same_gradients(other, eager)
+    descent = torch.optim.SGD(eager.parameters(), lr=0.1)
+    with pytest.raises(ModelError, match="through which gradients flow is changed in place"):
+        glowtrain.torch.compile_step(eager, nn.functional.mse_loss, descent)(ramp(3, 4), ramp(3, 4))
 
 
 class Heads(nn.Module):

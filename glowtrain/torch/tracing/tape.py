@@ -6,13 +6,16 @@ none, and optimizers leave it alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
 from glowtrain.deferred import dataclass
+from glowtrain.errors import ModelError
 
 Names = frozenset[Any]
 NO_NAMES: Names = frozenset()
@@ -58,6 +61,42 @@ class Tape:
         made = [any(isinstance(name, torch.Tensor) for name in every - known) for _, every in self._results]
         pairs = zip(self._results, made, strict=True)
         return [Connected(of(direct), of(every) - of(direct), own) for (direct, every), own in pairs]
+
+
+class TapedMemory:
+    """The memory of tensors that are on the tape. What is written there where nothing is taped (under no_grad, by
+    ``y.detach().mul_()``) changes values and leaves the tape as it was, of which a functional graph knows nothing."""
+
+    def __init__(self) -> None:
+        self._memory: set[StorageWeakRef] = set()
+
+    def take(self, tensors: Sequence[Any]) -> None:
+        """Note where those lie that are on the tape."""
+        self._memory.update(_memory(each) for each in tensors if _has_memory(each) and each.requires_grad)
+
+    def versions(self, tensors: Sequence[Any]) -> list[tuple[torch.Tensor, int]]:
+        """How often each has been written, of those that a call is given."""
+        self.take(tensors)
+        return [(each, each._version) for each in tensors if _has_memory(each)]
+
+    def check(self, before: Sequence[tuple[torch.Tensor, int]]) -> None:
+        """Raise :class:`ModelError` where the call has written so."""
+        for tensor, version in before:
+            taped = tensor.requires_grad and torch.is_grad_enabled()
+            if tensor._version != version and not taped and _memory(tensor) in self._memory:
+                raise ModelError(
+                    "a tensor through which gradients flow is changed in place where none do (no_grad, detach): "
+                    "change a clone of it"
+                )
+
+
+def _has_memory(tensor: Any) -> bool:
+    strided = isinstance(tensor, torch.Tensor) and is_fake(tensor) and tensor.layout is torch.strided
+    return strided and not tensor.is_inference()  # whose changes are not counted
+
+
+def _memory(tensor: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())
 
 
 def _leaves(result: Any, cut: str | None) -> list[torch.Tensor]:

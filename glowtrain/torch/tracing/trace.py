@@ -32,7 +32,7 @@ from glowtrain.torch.tracing.drawn import nothing_drawn
 from glowtrain.torch.tracing.places import innermost_line
 from glowtrain.torch.tracing.quiet import quiet
 from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_told, traceable
-from glowtrain.torch.tracing.tape import Connected, Tape
+from glowtrain.torch.tracing.tape import Connected, Tape, TapedMemory
 
 GRADIENT = "glowtrain::gradient"
 PLAIN = (int, float, complex, str, bytes, tuple, type(None))
@@ -97,6 +97,7 @@ class _Gradients(TorchFunctionMode):
         self.originals = originals
         self.enabled = True
         """Whether gradients flow, as far as the traced code says it."""
+        self.memory = TapedMemory()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -107,7 +108,10 @@ class _Gradients(TorchFunctionMode):
             self.enabled = bool(args[0])
             with torch._C.DisableTorchFunction():  # PyTorch's own mode would record it
                 return function(*args, **kwargs)
+        versions = self.memory.versions(pytree.tree_leaves((args, kwargs)))
         result = self.instead.get(function, function)(*args, **kwargs)
+        self.memory.check(versions)
+        self.memory.take(pytree.tree_leaves(result))
         if self.enabled:
             return result
         written = args[0] if args else None  # what is changed in place stays the tensor that it is
