@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +74,34 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def started(command: list[str], port: int, stack: ExitStack) -> int:
+@dataclass
+class Server:
+    """A server that runs, and its process."""
+
+    port: int
+    process: int
+
+    def busy(self) -> float:
+        """Seconds of processor time that it has taken."""
+        user, system = Path(f"/proc/{self.process}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def turn(self, clients: int, seconds: float) -> Turn:
+        """Have clients ask."""
+        busy = self.busy()
+        taken = asyncio.run(turn(self.port, clients, seconds))
+        return Turn(taken, (self.busy() - busy) / len(taken))
+
+
+@dataclass
+class Turn:
+    """The seconds that answers took, and that the server worked on each."""
+
+    taken: list[float]
+    busy: float
+
+
+def started(command: list[str], port: int, stack: ExitStack) -> Server:
     """Start a server, and wait until it answers."""
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     stack.callback(process.wait)
@@ -84,24 +112,25 @@ def started(command: list[str], port: int, stack: ExitStack) -> int:
         except (OSError, RuntimeError, asyncio.IncompleteReadError):
             time.sleep(0.2)
         else:
-            return port
+            return Server(port, process.pid)
     raise RuntimeError(f"{command} does not answer")
 
 
-def rows(ports: dict[str, int], options: argparse.Namespace) -> Iterator[str]:
+def rows(servers: dict[str, Server], options: argparse.Namespace) -> Iterator[str]:
     """A line of the table for each number of clients and server; the first turn warms up."""
-    yield "| clients | server | a second | ratio | p50 | p99 |"
-    yield "|---:|---|---:|---:|---:|---:|"
+    yield "| clients | server | a second | ratio | p50 | p99 | processor |"
+    yield "|---:|---|---:|---:|---:|---:|---:|"
     for clients in (1, 8, 64):
         turns = [
-            {name: asyncio.run(turn(port, clients, options.seconds)) for name, port in ports.items()}
+            {name: server.turn(clients, options.seconds) for name, server in servers.items()}
             for _ in range(options.turns + 1)
         ][1:]
-        for name in ports:
-            rate = statistics.median(len(each[name]) for each in turns) / options.seconds
-            ratio = statistics.median(len(each[name]) / len(each[PEER]) for each in turns)
-            p50, p99 = np.median([np.percentile(each[name], [50, 99]) for each in turns], axis=0) * 1e3
-            yield f"| {clients} | {name} | {rate:,.0f} | {ratio:.2f} | {p50:.2f} | {p99:.2f} |"
+        for name in servers:
+            rate = statistics.median(len(each[name].taken) for each in turns) / options.seconds
+            ratio = statistics.median(len(each[name].taken) / len(each[PEER].taken) for each in turns)
+            p50, p99 = np.median([np.percentile(each[name].taken, [50, 99]) for each in turns], axis=0) * 1e3
+            busy = statistics.median(each[name].busy for each in turns) * 1e3
+            yield f"| {clients} | {name} | {rate:,.0f} | {ratio:.2f} | {p50:.2f} | {p99:.2f} | {busy:.3f} |"
 
 
 def main() -> None:
@@ -118,17 +147,18 @@ def main() -> None:
         "An MLP 64-64-10, one example a request, in JSON, on kept connections. Medians of turns, the servers taking"
     ]
     lines += [f"turns; they and the clients share {len(os.sched_getaffinity(0))} cores with other work, load"]
-    lines += [f"{os.getloadavg()[0]:.1f} at the start. Milliseconds.", ""]
+    lines += [f"{os.getloadavg()[0]:.1f} at the start. Milliseconds, as clients see them, and of the server's"]
+    lines += ["processor time for a request, which others' work hardly changes.", ""]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder) / "digits.onnx"
         gt.save(model(), path)
         ours, peer = free_port(), free_port()
         serve = [sys.executable, "-m", "glowtrain", "serve", str(path), "--threads", "1", "--grpc-port", "0"]
-        ports = {
+        servers = {
             OURS: started([*serve, "--port", str(ours)], ours, stack),
             PEER: started([options.peer, str(HERE / "serving_fastapi.py"), str(path), str(peer)], peer, stack),
         }
-        lines += rows(ports, options)
+        lines += rows(servers, options)
     text = "\n".join(lines) + "\n"
     print(text)
     if options.output is not None:

@@ -206,7 +206,7 @@ class Server:
         options = self.options
         config = uvicorn.Config(
             application(self.service, options.access, options.limit, options.patience, json, self.admission),
-            log_config=None, access_log=False, lifespan="off", server_header=False, ws="none",
+            log_config=None, access_log=False, proxy_headers=False, lifespan="off", server_header=False, ws="none",
             http=guarded(options.patience, options.connections, options.drain),
             ssl_certfile=options.certificate, ssl_keyfile=options.key,
             timeout_graceful_shutdown=max(1, round(options.drain)),

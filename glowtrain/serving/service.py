@@ -24,8 +24,8 @@ SERVER = "glowtrain"
 EXTENSIONS = ("binary_tensor_data", "model_repository", "parameters", "schedule_policy")
 """Of the protocol, by the names that Triton gives them."""
 PLATFORM = "glowtrain_onnx"
-QUICK = 2e-4
-"""Seconds of a network that runs in the event loop's own thread: to have another do it takes as long."""
+QUICK = 1e-3
+"""Seconds of a network that runs in the event loop's own thread: waking another takes as long on a busy machine."""
 
 
 class InferenceService:

@@ -100,15 +100,17 @@ class _Routes:
         self._json = json
 
     def __iter__(self) -> Iterator[Route]:
+        models = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
+        for model in models:  # first, as most requests are for them
+            yield self._post(f"{model}/infer", self._infer)
         yield _get("/v2/health/live", self._live)
         yield _get("/v2/health/ready", self._ready)
         for path, endpoint in (("/v2", self._server), ("/metrics", self._metrics), (f"/v2/{OPENAPI}", self._openapi)):
             yield self._get(path, endpoint)
         yield self._get("/v2/models", self._models)
-        for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        for model in models:
             yield self._get(model, self._model)
             yield self._get(f"{model}/ready", self._model_ready)
-            yield self._post(f"{model}/infer", self._infer)
         yield self._post("/v2/repository/index", self._index)
         yield self._post("/v2/repository/models/{name}/load", self._load)
         yield self._post("/v2/repository/models/{name}/unload", self._unload)
