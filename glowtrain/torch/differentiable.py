@@ -183,11 +183,14 @@ class Training:
         self._by_argument = itemgetter(missing, *(order.get(number, missing) for number in range(len(leaves))))
         self._constant = [n for n in range(len(formula.results)) if n not in formula.cotangents]
         self._cotangents = list(formula.cotangents)
+        self._unconnected = [number for number in formula.wanted if number not in formula.gradients]
         self._keeps = bool(self._read_leaves or self._read_results or own)
         """Whether backward reads anything of the call."""
 
     def __call__(self, tensors: Tensors) -> Tensors:
         """The results, in memory of their own. The tensors are the formula's leaves, row-major."""
+        if self._unconnected:  # hooks of a tensor to which an edge leads are called, with None
+            tensors = [each.detach() if n in self._unconnected else each for n, each in enumerate(tensors)]
         results: Tensors = _apply(self, *tensors)
         return results
 

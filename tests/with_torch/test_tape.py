@@ -194,6 +194,15 @@ def test_gradients_that_nobody_gives_are_none() -> None:
     same_gradients(other, eager)
 
 
+@pytest.mark.usefixtures("nothing_falls_back")
+def test_hooks_of_parameters_without_a_gradient_are_not_called() -> None:
+    module = Auxiliary(nn.LayerNorm(4), read=False)
+    module.norm.weight.register_hook(lambda gradient: gradient * 2)
+    compiled(module)(ramp(5, 3, 4)).sum().backward()
+    assert module.norm.weight.grad is None
+    assert module.layer.weight.grad is not None
+
+
 def test_compiled_functions_of_results_that_nothing_is_connected_with() -> None:
     x = ramp(3).requires_grad_()
     assert not compiled(lambda x: x.detach() * 2)(x).requires_grad
