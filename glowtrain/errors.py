@@ -207,4 +207,4 @@ class SharedWeightsWarning(UserWarning):
 def check_extra(what: str, name: str, package: str, extra: str) -> None:
     """Raise :class:`MissingExtraError`, which says what to install, if a package of an extra is not there."""
     if importlib.util.find_spec(package) is None:
-        raise MissingExtraError(f"{what} needs {name}: pip install 'glowtrain[{extra}]'")
+        raise MissingExtraError(f"{what} needs {name}: pip install '.[{extra}]' in a checkout of Glowtrain")

@@ -131,7 +131,7 @@ class Optimizer(ABC):
         """The same for one of several groups of parameters, in whose inputs' and variables' names ``group`` stands.
 
         ``counts``, f[parameters], says how often each parameter has been updated so far, in place of a count for all:
-        whoever gives it also counts on.
+        whoever gives it also counts on, and has slots of the parameters' own types, as PyTorch does.
         """
         return _Step(self, widest(gradients), group, counts).updates(gradients)
 
@@ -157,6 +157,7 @@ class _Step:
         self.optimizer = optimizer
         self.dtype = dtype
         self.inputs = {name: Input(dtype[()], HYPER + group + name) for name in optimizer.hyper()}
+        self.own_types = counts is not None
         self.count = _counter(group + STEP) if counts is None else None
         self.micro = _counter(group + MICRO) if optimizer.accumulate > 1 else None
         self.last = Equal()(self.micro, optimizer.accumulate - 1) if self.micro is not None else None
@@ -185,7 +186,7 @@ class _Step:
         """The mean gradient over the micro-batches so far; the running sum goes to ``<parameter>.accumulated``."""
         if self.last is None:
             return gradient
-        total = _slot(parameter, "accumulated", 0.0)
+        total = _slot(parameter, "accumulated", 0.0, gradient.dtype)
         new = total + gradient
         values[total] = Where()(self.last, 0.0, new)
         return new * (1.0 / self.optimizer.accumulate)
@@ -206,11 +207,14 @@ class _Step:
             gradient = gradient if optimizer.decoupled else gradient + h["weight_decay"] * p
         else:
             decayed = p
-        slots = {name: _slot(parameter, f"{optimizer.name}.{name}", fill) for name, fill in optimizer.slots().items()}
-        new, new_slots = optimizer.rule(decayed, gradient, dict(slots), h)
+        kept = parameter.dtype if self.own_types else dtype
+        fills = optimizer.slots().items()
+        slots = {name: _slot(parameter, f"{optimizer.name}.{name}", fill, kept) for name, fill in fills}
+        wide = {name: as_dtype(variable, dtype) for name, variable in slots.items()}
+        new, new_slots = optimizer.rule(decayed, gradient, wide, h)
         self.keep(parameter, as_dtype(new, parameter.dtype), values)
         for name, variable in slots.items():
-            self.keep(variable, new_slots[name], values)
+            self.keep(variable, as_dtype(new_slots[name], kept), values)
 
     def keep(self, variable: Variable, value: Value, values: dict[Variable, Value]) -> None:
         """Set an update that happens on the last micro-batch only."""
@@ -248,9 +252,9 @@ def global_norm(gradients: list[Value], dtype: DType) -> Value:
     return result
 
 
-def _slot(parameter: Variable, name: str, fill: float) -> Variable:
+def _slot(parameter: Variable, name: str, fill: float, dtype: DType) -> Variable:
     """A variable of one number everywhere, which is in memory once."""
-    array = np.broadcast_to(np.asarray(fill, accumulator(parameter.dtype).numpy), parameter.shape)
+    array = np.broadcast_to(np.asarray(fill, dtype.numpy), parameter.shape)
     return Variable(f"{parameter.name}.{name}", array, trainable=False)
 
 

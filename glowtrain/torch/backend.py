@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 from typing import Any
 
 import torch
 
 from glowtrain.backends.discovery import backend_of
-from glowtrain.errors import GlowtrainError, ModelError
+from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.forks import renew_in_children
 from glowtrain.torch.capture import Captured, captured, check_apart
 from glowtrain.torch.differentiable import Formula, Inference, Training, compiled
@@ -32,11 +32,19 @@ class FallbackWarning(UserWarning):
     """Something that torch.compile captured is computed by PyTorch, as it cannot be compiled."""
 
 
-def glowtrain(module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+def glowtrain(
+    module: torch.fx.GraphModule, examples: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
     """The backend: a captured module as one function of its arguments.
 
-    What cannot be compiled is left to PyTorch, and a :class:`FallbackWarning` names operator and line, once.
+    What cannot be compiled is left to PyTorch, and a :class:`FallbackWarning` names operator and line, once. Raises
+    :class:`InputError` for ``options``: there are none.
     """
+    if options:
+        raise InputError(
+            f'torch.compile(backend="glowtrain") has no options, and not {", ".join(options)}; as many threads are '
+            "used as torch.set_num_threads says"
+        )
     return CapturedFunction(module, examples).call
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._dynamo import OptimizedModule
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
@@ -50,7 +51,7 @@ def from_torch(
     arguments = arguments_of(module, example)
     specs = _specs(arguments.tensors, dims)
     arrays = {name: _copied(name, tensor) for name, tensor in held(module).items()}
-    template = Template(type(module).__name__.lower(), specs, _Build(module, arguments, specs, arrays))
+    template = Template(type(module).__name__.lower(), specs, ModuleBuild(module, arguments, specs, arrays))
     return template if template.symbols else template.bind({})
 
 
@@ -63,6 +64,11 @@ def check_module(module: Any) -> None:
     lazy = [name for name, tensor in held(module).items() if is_lazy(tensor)]
     if lazy:
         raise InputError(f"{lazy[0]} has no shape yet: call the module once, so that its lazy layers get theirs")
+
+
+def original_of(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that ``torch.compile`` wrapped, or itself."""
+    return module._orig_mod if isinstance(module, OptimizedModule) else module
 
 
 def held(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -165,7 +171,7 @@ def _spec(name: str, tensor: torch.Tensor, symbols: Sequence[str | None]) -> Spe
 
 
 @dataclass(frozen=True, eq=False)
-class _Build:
+class ModuleBuild:
     """Builds the graphs of a module: each binding is traced anew, so that Python code that looks at shapes holds."""
 
     module: torch.nn.Module

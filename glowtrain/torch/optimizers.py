@@ -23,6 +23,7 @@ from glowtrain.ops.indexing.gather import Gather
 from glowtrain.optim import HYPER, SGD, Adagrad, Adam, AdamW, Optimizer, RMSProp
 from glowtrain.optim.optimizer import clipped, widest
 from glowtrain.presentation.words import kind_of
+from glowtrain.torch.memory import tensor_of
 from glowtrain.torch.watching.guard import Guard
 from glowtrain.torch.watching.watch import Remembered, same
 
@@ -260,9 +261,9 @@ class GroupedUpdates:
         if missing:
             filling: list[Any] = [{} for _ in range(HOLES)]
             states = [known[parameter] for parameter, _, _ in missing]
-            filling += [torch.from_numpy(arrays[0]) for _ in range(HOLES)]
+            filling += [tensor_of(arrays[0]) for _ in range(HOLES)]
             for state, (_, key, _), array in zip(states, missing, arrays, strict=True):
-                state[key] = torch.from_numpy(array)
+                state[key] = tensor_of(array)
 
     def _counts(self, group: ParameterGroup) -> torch.Tensor:
         """The vector whose views are the counts of what has state: that of other steps, or a new one."""

@@ -26,7 +26,7 @@ from glowtrain.modes.training_and_inference import COUNTER
 from glowtrain.presentation.words import kind_of, plural
 from glowtrain.torch.loss import check_loss_function
 from glowtrain.torch.memory import array_of, check_device, is_plain
-from glowtrain.torch.module import check_module
+from glowtrain.torch.module import check_module, original_of
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
 from glowtrain.torch.shapes import SHAPES, ByShape
 from glowtrain.torch.step_for_shape import StepForShape
@@ -40,6 +40,7 @@ from glowtrain.torch.watching.watch import Flags, Watch
 
 LossFunction = Callable[..., Any]
 Result = TypeVar("Result")
+UNGIVEN = "{} requires a gradient, which a step does not give: detach() it"
 LOGGER = logging.getLogger(__name__)
 FEW = 3
 """Values of a number or an attribute for which a step is compiled without a word."""
@@ -82,6 +83,7 @@ def compile_step(
     cannot be traced and :class:`UnsupportedOperatorError` that names operators with their lines.
     """
     check_module(module)
+    module = original_of(module)
     check_loss_function(loss_fn)
     if targets < 0:
         raise InputError(f"targets must be a number of arguments from 0 up, not {targets!r}")
@@ -401,6 +403,8 @@ def _flat(batch: Sequence[Any]) -> tuple[Sequence[Any], Any]:
 def _key(value: Any) -> Any:
     """What of an argument decides about the step: a tensor's type, a number itself, with its type."""
     if isinstance(value, torch.Tensor):
+        if value.requires_grad:
+            _check_input("an argument of the step", value)
         kind = is_plain(value) or type(value)
         return value.shape, value.dtype, value.requires_grad, value.device, value.layout, kind
     _check_input("an argument of the step", value)
@@ -411,8 +415,8 @@ def _check_input(what: str, value: Any) -> None:
     """Raise :class:`InputError` for what a step cannot take."""
     if isinstance(value, torch.Tensor):
         check_device(value, what)
-        if value.requires_grad:
-            raise InputError(f"{what} requires a gradient, which a step does not give: detach() it")
+        if value.requires_grad and (not value.is_leaf or isinstance(value, torch.nn.Parameter)):
+            raise InputError(UNGIVEN.format(what))
     elif not isinstance(value, (int, float, bool, str, type(None))):
         advice = ": make it one by torch.from_numpy()" if isinstance(value, np.ndarray) else ""
         raise InputError(f"{what} must be a tensor or a number, not {kind_of(value)}{advice}")

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from glowtrain.backends.inputs import check_inputs
 from glowtrain.backends.state import address_of
 from glowtrain.compiler.specialisation import Specialisation
+from glowtrain.errors import InputError
 from glowtrain.grad.training import LOSS, training_graph
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.optim import HYPER
@@ -28,7 +29,7 @@ from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
 from glowtrain.torch.shapes import ByShape
 from glowtrain.torch.tracing.places import warn_caller
-from glowtrain.torch.tracing.trace import MODULE, Computation, traced
+from glowtrain.torch.tracing.trace import MODULE, Computation, differentiates, traced
 from glowtrain.torch.watching.call import CallArgument, FollowedNumber, NativeCall, NativeWork, can_call
 from glowtrain.torch.watching.guard import Guard, within
 from glowtrain.torch.watching.turn import Turn
@@ -233,9 +234,14 @@ def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdate
     """Forward, backward and update for batches like this one; and how its outputs make up what the loss returns."""
     modules = {name or MODULE: module for name, module in step.modules.items()}
     computation = Computation(step.loss, generators=step.reads.generators, **modules)
-    trace = traced(computation, batch)
+    # in memory of their own, as export looks for parameters by their memory
+    trace = traced(
+        computation, pytree.tree_map_only(torch.Tensor, lambda each: row_major(each.detach()).clone(), batch)
+    )
     computation.assign()
     tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    if any(each.requires_grad for each in tensors) and not differentiates(trace):
+        raise InputError("an argument requires a gradient, which a step does not give: detach() it")
     inputs = [Input(type_of_fake(tensor), f"input{number}") for number, tensor in enumerate(tensors)]
     arrays = {name: array_of(tensor) for name, tensor in step.watch.tensors.items()}
     variables = variables_of(trace, step.watch.tensors, arrays)

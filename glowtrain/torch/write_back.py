@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from glowtrain.errors import InputError
+from glowtrain.graph import Template
 from glowtrain.modes.variables import COUNTERS
 from glowtrain.torch.dtypes import THEIRS
 from glowtrain.torch.memory import tensor_of
-from glowtrain.torch.module import check_module, held
+from glowtrain.torch.module import ModuleBuild, check_module, held
 from glowtrain.trainer.steps import Steps
 from glowtrain.types import Array, type_of
 
@@ -22,14 +23,14 @@ def to_torch(trainer: Steps, module: torch.nn.Module) -> None:
     """Write a trainer's present parameters and buffers into the tensors of a module, in place.
 
     A module's tensors keep their identity, memory, device and ``requires_grad``. Names must be the same on both sides,
-    element types and shapes too; buffers that the model does not use stay as they are. Raises :class:`InputError` that
+    element types and shapes too; what the model does not use stays as it is. Raises :class:`InputError` that
     lists what does not fit: nothing has been written then.
     """
     check_module(module)
     tensors = held(module)
     names = _names(trainer)
     values = {name: array for name, array in trainer.variables().items() if name in names}
-    problems = [*_strangers(values, module)]
+    problems = [*_strangers(values, module, _unused(trainer))]
     problems += [p for name in values if name in tensors for p in _misfit(name, values[name], tensors[name])]
     if problems:
         shown = problems[:LISTED] + ([f"and {len(problems) - LISTED} more"] if len(problems) > LISTED else [])
@@ -45,8 +46,9 @@ def _names(trainer: Steps) -> set[str]:
     return {variable.name for variable in trainer.graphs.trained(trainer.graphs.example).variables} - COUNTERS
 
 
-def _strangers(values: Mapping[str, Array], module: torch.nn.Module) -> Iterator[str]:
-    """Parameters that only one side has, or that are one tensor in the module and several in the trainer."""
+def _strangers(values: Mapping[str, Array], module: torch.nn.Module, unused: set[str]) -> Iterator[str]:
+    """Parameters that only one side has, but for ``unused`` ones, or that are one tensor in the module and several in
+    the trainer."""
     tensors = held(module)
     taken: dict[int, str] = {}
     for name in values:
@@ -55,8 +57,14 @@ def _strangers(values: Mapping[str, Array], module: torch.nn.Module) -> Iterator
         elif (other := taken.setdefault(id(tensors[name]), name)) != name:
             yield f"{other!r} and {name!r} are one tensor in the module, and two in the trainer"
     for name, parameter in module.named_parameters():
-        if id(parameter) not in taken:
+        if id(parameter) not in taken and name not in unused:
             yield f"{name!r} is a parameter of the module, which the trainer does not have"
+
+
+def _unused(trainer: Steps) -> set[str]:
+    """The names of parameters that the model's module had when it was read, whether the model uses them or not."""
+    model = trainer.graphs.model
+    return set(model.build.arrays) if isinstance(model, Template) and isinstance(model.build, ModuleBuild) else set()
 
 
 def _misfit(name: str, array: Array, tensor: torch.Tensor) -> Iterator[str]:

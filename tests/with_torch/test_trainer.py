@@ -164,6 +164,23 @@ def expanded() -> nn.Module:
     return module
 
 
+def test_parameters_that_the_model_does_not_use_stay() -> None:
+    class Spare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.spare = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)
+
+    module, x = Spare(), torch.randn(5, 4)
+    trainer, before = trainer_of(module, x), module.spare.weight.clone()
+    trainer.step({"x": x.numpy(), "labels": np.zeros(5, np.int64)})
+    trainer.to_torch(module)
+    assert torch.equal(module.spare.weight, before)
+    assert np.array_equal(module.used.weight.detach().numpy(), trainer.parameters()["used.weight"])
+
+
 def tied() -> nn.Module:
     module = network()
     module[1].weight = module[0].weight

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.autograd import function
+from torch.distributions import Distribution
 from torch.nn.functional import batch_norm
 from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -25,17 +26,21 @@ from glowtrain.errors import ModelError
 @contextmanager
 def traceable(*, forward_only: bool) -> Iterator[None]:
     """Within, transformers believe what their callers say of masks, BatchNorm averages by tensors, and gradients of
-    one's own are refused, unless the computation is wanted ``forward_only``."""
+    one's own are refused, unless the computation is wanted ``forward_only``. Distributions look at no elements, but
+    where they are asked to (``validate_args=True``)."""
     before = transformer._detect_is_causal_mask, function._is_setup_context_defined
     asked = before[1] if forward_only else _refused
     normalized = _BatchNorm.forward
     transformer._detect_is_causal_mask, function._is_setup_context_defined = _said_to_be_causal, asked
     _BatchNorm.forward = _averaging(normalized)
+    validated = Distribution._validate_args
+    Distribution.set_default_validate_args(value=False)
     try:
         yield
     finally:
         transformer._detect_is_causal_mask, function._is_setup_context_defined = before
         _BatchNorm.forward = normalized
+        Distribution.set_default_validate_args(validated)
 
 
 @contextmanager

@@ -11,7 +11,9 @@ Source of the method: PyTorch's documentation of torch.export (training IR, ``ru
 from __future__ import annotations
 
 import operator
+import os
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
@@ -136,6 +138,8 @@ def _listed(tensors: Any) -> list[Any]:
 
 WRITING = ("batch_norm.default", "instance_norm.default")
 """Operators that write running statistics without saying so in their schema."""
+TRANSFORMS = tuple(os.path.join("_functorch", file) for file in ("apis.py", "vmap.py", "eager_transforms.py"))
+"""Where PyTorch transforms functions (``vmap``, ``jacrev``), which a trace meets halfway."""
 ELEMENTS_WANTED = ("data-dependent", ".numpy() is not supported", "got FakeTensor")
 """What PyTorch's messages say where a module looks at elements."""
 FIXED = (
@@ -282,6 +286,12 @@ def _check_attributes(program: ExportedProgram, said: str) -> None:
 def _untraceable(error: Exception) -> str:
     """What export could not do, and where in the module."""
     first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip()
+    frames = traceback.extract_tb(error.__traceback__)
+    if any(frame.filename.endswith(TRANSFORMS) for frame in frames) or "TensorWrapper" in first:
+        return (
+            f"the module cannot be traced{innermost_line(error)}: transforms of torch.func (vmap, hessian, jacrev) are "
+            "not followed; gradients by torch.autograd.grad(..., create_graph=True) are, grad(f(x).sum(), x) of a batch"
+        )
     failed = f"the module cannot be traced{innermost_line(error)}"
     if any(sign in str(error) for sign in ELEMENTS_WANTED):
         return f"{failed}: it asks for the elements of a tensor, which has none yet in a trace. {FIXED}"
@@ -314,6 +324,11 @@ def _writes(target: Any) -> bool:
 
 def _targets(program: ExportedProgram) -> set[Any]:
     return {node.target for node in program.graph.nodes if node.op == "call_function"}
+
+
+def differentiates(trace: Trace) -> bool:
+    """Whether the traced code asks for gradients (``torch.autograd.grad``)."""
+    return any(str(node.target).startswith(GRADIENT.replace("::", ".")) for node in trace.graph.nodes)
 
 
 def _missing(program: ExportedProgram) -> set[Any]:

@@ -51,7 +51,7 @@ class Outside:
                 found[placeholder] = made.setdefault(name, variable)
             elif placeholder in trace.outside:
                 self._others.setdefault(id(tensor), (tensor, _present(tensor)))
-        self._parts.update((id(part), part) for part in trace.others)
+        self._parts.update((id(part), part) for part in trace.others if MODE in vars(part))
         self._remember(parts)
         return found
 

@@ -88,7 +88,8 @@ class Watch:
         self.tensors = {
             _joined(prefix, name): tensor for prefix, module in modules.items() for name, tensor in held(module).items()
         }
-        self._parts = [part for module in modules.values() for part in module.modules()]
+        # a part that torch.compile wrapped has the mode of what it wraps, which is a part, too
+        self._parts = [part for module in modules.values() for part in module.modules() if MODE in vars(part)]
         dicts = [*HOOKS_OF_ALL, *[each for part in self._parts for each in dicts_of(part)]]
         tensors = [value for each in dicts for value in each.values() if isinstance(value, torch.Tensor)]
         self._all = list({id(tensor): tensor for tensor in tensors}.values())
@@ -115,6 +116,12 @@ class Watch:
     def check(self) -> None:
         """Raise :class:`InputError` for tensors that a step cannot work on, and hooks that it would not call."""
         for name, tensor in self.tensors.items():
+            if not tensor.is_contiguous() and tensor.layout is torch.strided:
+                raise InputError(
+                    f"{name!r} {tuple(tensor.shape)} has strides {tensor.stride()}: make it row-major, "
+                    "module.to(memory_format=torch.contiguous_format) for channels-last layers, or "
+                    "tensor.data = tensor.data.contiguous()"
+                )
             check_memory(tensor, f"{name!r}")
             if _hooks(tensor):
                 raise InputError(

@@ -1,0 +1,141 @@
+"""What training loops in PyTorch do, as users write them: compiled, or refused with what to do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from eager import differences, eager_step, twins
+from steps import OPTIMIZERS, compiled, refusal
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+import glowtrain.torch as gtt
+from glowtrain.torch.shapes import ByShape
+
+X, Y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1])
+
+
+def test_modules_that_torch_compile_wrapped() -> None:
+    """The step is that of the original module, whole or in parts."""
+    for wrap in (torch.compile, lambda module: nn.Sequential(torch.compile(module))):
+        module, optimizer, other, theirs = twins(nn.Linear(6, 3), lambda ps: torch.optim.SGD(ps, 0.1))
+        step = gtt.compile_step(wrap(module), cross_entropy, optimizer)
+        for _ in range(3):
+            assert float(step(X, Y)) == pytest.approx(float(eager_step(other, cross_entropy, theirs, (X, Y))), rel=1e-4)
+        assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
+NARROW = {"sgd, momentum", "adam", "adamw", "rmsprop, all", "adagrad"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", sorted(NARROW))
+def test_narrow_modules_and_their_optimizers_state(name: str, dtype: torch.dtype) -> None:
+    """State has the parameter's type, as PyTorch's; eager steps go on from it."""
+    module, optimizer, other, theirs = twins(nn.Linear(6, 3).to(dtype), OPTIMIZERS[name])
+    step, x = gtt.compile_step(module, mse_loss, optimizer), X.to(dtype)
+    for number in range(6):
+        eager_step(other, mse_loss, theirs, (x, x[:, :3]))
+        (eager_step(module, mse_loss, optimizer, (x, x[:, :3])) if number == 4 else step(x, x[:, :3]))
+    for parameter, theirs_ in zip(module.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(parameter, theirs_, atol=0.02, rtol=0.02)
+        for key, value in theirs.state[theirs_].items():
+            ours = optimizer.state[parameter][key]
+            assert ours.dtype == value.dtype, key
+            torch.testing.assert_close(ours, value, atol=0.02, rtol=0.05)
+
+
+VIEWS: dict[str, Callable[[nn.Linear], torch.Tensor]] = {
+    "whole": lambda module: module.weight.detach(),
+    "rows": lambda module: module.weight.detach()[:2],
+    "transposed": lambda module: module.weight.data.t(),
+    "expanded": lambda module: module.bias.data.expand(3, 6),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_batches_that_are_views_of_parameters(view: Callable[[nn.Linear], torch.Tensor]) -> None:
+    module, optimizer, other, theirs = twins(nn.Linear(6, 6), lambda ps: torch.optim.SGD(ps, 0.1))
+    step = gtt.compile_step(module, mse_loss, optimizer)
+    target = torch.zeros(view(module).shape)
+    for _ in range(3):
+        expected = float(eager_step(other, mse_loss, theirs, (view(other), target)))
+        assert float(step(view(module), target)) == pytest.approx(expected, rel=1e-4)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
+def test_inputs_that_a_loss_differentiates_by() -> None:
+    """As of physics-informed networks, whose points require gradients; but none are given out."""
+
+    def residual(net: nn.Module, points: torch.Tensor) -> torch.Tensor:
+        u = net(points)
+        (slope,) = torch.autograd.grad(u.sum(), points, create_graph=True)
+        return (slope.sum(1) + u[:, 0]).square().mean()
+
+    module, optimizer, other, theirs = twins(
+        nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)), lambda ps: torch.optim.SGD(ps, 0.1)
+    )
+    step, points = gtt.compile_step(module, residual, optimizer, targets=0), X.clone().requires_grad_()
+    for _ in range(3):
+        theirs.zero_grad()
+        expected = residual(other, points)
+        expected.backward()
+        theirs.step()
+        assert float(step(points)) == pytest.approx(float(expected), rel=1e-4)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+    assert "requires a gradient" in refusal(lambda: step(nn.Parameter(X)))
+
+
+def test_distributions() -> None:
+    """Nobody looks at elements for their arguments in a trace, and the default of others is as it was."""
+    before = torch.distributions.Distribution._validate_args
+
+    def loss_fn(scores: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
+        normal = torch.distributions.Normal(scores.mean(1), scores.exp().sum(1))
+        return -torch.distributions.Categorical(logits=scores).log_prob(taken).mean() + normal.log_prob(X[:, 0]).mean()
+
+    module = nn.Linear(6, 3)
+    expected = loss_fn(module(X), Y).item()
+    assert float(compiled(module, loss_fn)(X, Y)) == pytest.approx(expected, rel=1e-4)
+    assert torch.distributions.Distribution._validate_args == before
+
+
+@pytest.mark.parametrize("transform", [torch.func.hessian, torch.func.jacrev])
+def test_transforms_of_functions_are_named(transform: Any) -> None:
+    def loss_fn(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return torch.func.vmap(transform(lambda z: net(z).sum()))(x).square().mean()
+
+    said = refusal(lambda: compiled(nn.Sequential(nn.Linear(6, 3), nn.Tanh()), loss_fn, targets=0)(X))
+    assert "transforms of torch.func (vmap, hessian, jacrev) are not followed" in said
+    assert "torch.autograd.grad(..., create_graph=True)" in said
+
+
+def test_channels_last_modules_learn_what_to_call() -> None:
+    module = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+    assert "module.to(memory_format=torch.contiguous_format)" in refusal(lambda: compiled(module))
+    compiled(module.to(memory_format=torch.contiguous_format))
+
+
+def test_what_a_step_says_of_itself(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = compiled(nn.Linear(6, 3))
+    assert repr(step) == "<compiled step of Linear by SGD, not called yet>"
+    monkeypatch.setattr("glowtrain.torch.shapes.SHAPES", 1)
+    with caplog.at_level(logging.INFO, "glowtrain.torch"):
+        step(X, Y)
+    assert repr(step) == "<compiled step of Linear by SGD, compiled for (f32[5,6], i64[5])>"
+    assert "traced and differentiated for (f32[5,6], i64[5])" in caplog.text
+    with pytest.warns(gtt.RecompilationWarning, match="Pad batches to a few sizes"):
+        step(X[:3], Y[:3])
+    assert isinstance(step._compiled, ByShape)
+
+
+def test_options_of_the_backend() -> None:
+    module = nn.Linear(6, 3)
+    assert torch.compile(module, backend="glowtrain", options={})(X).shape == (5, 3)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"has no options, and not threads"):
+        torch.compile(module, backend="glowtrain", options={"threads": 2})(X)
