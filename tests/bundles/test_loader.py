@@ -123,10 +123,12 @@ def test_nothing_is_set_where_one_does_not_fit(folder: Path) -> None:
 def test_hyperparameters_that_there_are_not(folder: Path) -> None:
     loaded = gt.load_bundle(folder)
     before = dict(loaded.variables)
-    loaded.hyper["lrr"] = 0.1
-    with pytest.raises(BundleError, match="no hyperparameter 'lrr'; it has lr, weight_decay, beta1, beta2, eps"):
-        loaded.step(**digits(1))
+    for assign in (lambda hyper: hyper.update(lr=0.1, lrr=0.1), lambda hyper: hyper.__setitem__("lrr", 0.1)):
+        with pytest.raises(BundleError, match="no hyperparameter 'lrr'; it has lr, weight_decay, beta1, beta2, eps"):
+            assign(loaded.hyper)
+    assert "lrr" not in loaded.hyper
     assert same(dict(loaded.variables), before)
+    loaded.step(**digits(1))
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,9 @@ def test_mistakes_are_told(page: Page, folder: Path, tmp_path: Path) -> None:
     page.fill("#rate", "-1")
     page.press("#rate", "Enter")
     page.locator("#problem", has_text="a number from 0 on").wait_for()
+    page.click("#run")
+    page.locator("#problem", has_text="a number from 0 on").wait_for()
+    assert page.inner_text("#run") == "Train"
     page.fill("#rate", "1e30")
     page.press("#rate", "Enter")
     page.click("#run")

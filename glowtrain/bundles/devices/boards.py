@@ -94,7 +94,7 @@ _MAKE = """# Builds the example for {board}, a board that QEMU emulates, and run
 CROSS ?= arm-none-eabi-
 RUN ?= qemu-system-arm -M {board} -cpu {cpu} -nographic -monitor none -serial none \\
   -semihosting-config enable=on,target=native -kernel
-CFLAGS ?= -O2 -std=c11 -Wall -Wextra
+CFLAGS ?= -O2 -std=c99 -Wall -Wextra
 PROGRAM ?= main.c
 RAM ?= {ram_bytes}
 OBJECTS ?= {name}.o

@@ -19,6 +19,7 @@ import math
 import os
 import tempfile
 import threading
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
@@ -336,6 +337,22 @@ class Variables(Mapping[str, Array]):
         return "\n".join(f"{self.roles[name]:<9}  {name}: {tensor}" for name, tensor in self._tensors.items())
 
 
+class Hyperparameters(UserDict[str, float]):
+    """Hyperparameters by name, for the steps to come. Names that the bundle does not have are refused."""
+
+    def __init__(self, bundle: str, error: type[Exception], known: Sequence[Mapping[str, Any]]) -> None:
+        self._bundle, self._error, self._known = bundle, error, [each["name"] for each in known]
+        super().__init__({each["name"]: each["default"] for each in known})
+
+    def __setitem__(self, name: str, value: float) -> None:
+        if name not in self._known:
+            raise self._error(f"{self._bundle} has no hyperparameter {name!r}; it has {', '.join(self._known)}")
+        super().__setitem__(name, value)
+
+    def __repr__(self) -> str:
+        return repr(self.data)
+
+
 class BundleInstance:
     """A bundle with variables and an arena of its own. Several instances of one bundle do not touch each other.
 
@@ -366,7 +383,7 @@ class BundleInstance:
         self.functions = {name: Signature(said, self.dtypes) for name, said in manifest["functions"].items()}
         """What each function takes and gives."""
         self._hyper = [NamedTensor({**each, "source": each["name"]}, self.dtypes) for each in manifest["hyper"]]
-        self.hyper: dict[str, float] = {each["name"]: each["default"] for each in manifest["hyper"]}
+        self.hyper = Hyperparameters(self.name, self.error, manifest["hyper"])
         tensors = [NamedTensor(each, self.dtypes) for each in manifest["variables"]]
         self.variables = Variables(self, tensors, [each["role"] for each in manifest["variables"]])
         self._handle = _Handle()
@@ -380,7 +397,8 @@ class BundleInstance:
     def __deepcopy__(self, memo: object) -> BundleInstance:
         """One more instance with these variables and hyperparameters."""
         copy = self.another()
-        copy.hyper, copy.measured = dict(self.hyper), dict(self.measured)
+        copy.hyper.update(self.hyper)
+        copy.measured = dict(self.measured)
         if len(self.variables):
             copy._take(self._saved(), self.name)
         return copy
@@ -487,9 +505,6 @@ class BundleInstance:
     def _struct(self, rest: dict[str, Any]) -> Array:
         """The hyperparameters as C's struct: those given, which are taken out, and ``self.hyper``."""
         values = {name: rest.pop(name, value) for name, value in self.hyper.items()}
-        known = [each.name for each in self._hyper]
-        if unknown := [name for name in values if name not in known]:
-            raise self.error(f"{self.name} has no hyperparameter {unknown[0]!r}; it has {', '.join(known)}")
         struct = np.zeros((), np.dtype([(each.name, each.dtype) for each in self._hyper], align=True))
         for each in self._hyper:
             if each.name not in values:

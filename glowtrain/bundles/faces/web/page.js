@@ -49,6 +49,7 @@ let losses, accuracies;
 
 function show(isRunning) {
   running = isRunning;
+  $("status").ariaLive = running ? "off" : "polite"; // readers of screens hear of epochs when training pauses
   $("run").textContent = running ? "Pause" : losses.points.length ? "Go on" : "Train";
 }
 
@@ -76,12 +77,13 @@ function numbers(steps, epochs, speed, memory) {
   $("memory").textContent = `${(memory / 2 ** 20).toFixed(1)} MiB`;
 }
 
-// Readers of screens hear of it at most every few seconds.
 function told(epochs, accuracy) {
   $("accuracy").textContent = percent(accuracy);
-  if (performance.now() - (told.last ?? -1e9) < 3000) return;
-  told.last = performance.now();
   $("status").textContent = `Epoch ${epochs}: ${percent(accuracy)} of the validation digits are recognised.`;
+}
+
+function counted(steps) {
+  return `${steps.toLocaleString("en")} step${steps === 1 ? "" : "s"}`;
 }
 
 function percent(share) {
@@ -107,17 +109,23 @@ async function begun(text) {
   predict();
 }
 
+function checkRate() {
+  if (!$("rate").parentElement.hidden && !$("rate").checkValidity())
+    throw new Error("The learning rate is a number from 0 on.");
+}
+
 on("run", "click", async () => {
+  if (!running) checkRate();
   show(!running);
   await ask(running ? "run" : "pause");
-  if (!running) $("status").textContent = `Paused after ${$("steps").textContent} steps.`;
+  if (!running) $("status").textContent = `Paused after ${counted(Number($("steps").textContent.replaceAll(",", "")))}.`;
 });
 on("reset", "click", async () => {
   await ask("reset");
   await begun("Back at the beginning: the weights are untrained again.");
 });
 on("rate", "change", async () => {
-  if (!$("rate").checkValidity()) throw new Error("The learning rate is a number from 0 on.");
+  checkRate();
   await ask("rate", Number($("rate").value));
 });
 
@@ -164,7 +172,7 @@ function chart(id, points, high, written) {
       `<text x="${LEFT - 5}" y="${y(value) + 4}" text-anchor="end">${written(value)}</text>`,
   );
   const path = points.map(([step, value], at) => `${at ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("");
-  const steps = `<text x="${RIGHT}" y="${HIGH - 6}" text-anchor="end">${last.toLocaleString("en")} steps</text>`;
+  const steps = `<text x="${RIGHT}" y="${HIGH - 6}" text-anchor="end">${counted(last)}</text>`;
   $(id).innerHTML = `${lines.join("")}${steps}<path d="${path}"/>`;
   const name = id === "losses" ? "Loss" : "Validation accuracy";
   const latest = points.length ? `, now ${written(points.at(-1)[1])}` : "";
