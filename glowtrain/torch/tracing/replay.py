@@ -26,8 +26,8 @@ from glowtrain.torch.tracing.places import place
 BODIES = {"wrap": 1, "tag_activation_checkpoint": 1, "invoke_subgraph": 2}
 """Higher-order operators that compute what the graph does which is their first operand, by the operand that is its
 first argument: ``checkpoint`` says what is kept for a backward, which we decide ourselves."""
-MODES = frozenset({torch._C._set_grad_enabled})
-"""Calls that a trace follows though they compute nothing."""
+MODES = frozenset({torch._C._set_grad_enabled, torch._C._log_api_usage_once})
+"""Calls that compute nothing: a trace follows what they change, if anything."""
 METHODS = frozenset({"stride", "unflatten", *(f"new_{kind}" for kind in ("empty", "full", "ones", "tensor", "zeros"))})
 """Methods of tensors that subclasses cannot replace, and that are traced as others are."""
 OF_TAPES = frozenset(
