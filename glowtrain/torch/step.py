@@ -229,9 +229,10 @@ class CompiledStep:
         changes = [label for label in self.reads.changes(before) if len(self._values[label]) > FEW]
         if changes:
             self._advise(
+                "values",
                 f"{', '.join(changes)} had more than {FEW} values by now, and the step is compiled for each, "
                 "as Python code runs only while a step is compiled: make a tensor of it (a buffer, or an argument of "
-                "the step that the loss gets, with targets=)"
+                "the step that the loss gets, with targets=)",
             )
 
     def _number_of_state(self) -> int:
@@ -239,10 +240,10 @@ class CompiledStep:
         self._states.put(self.reads.key, (number, self.reads))
         return number
 
-    def _advise(self, advice: str) -> None:
-        """Warn once of each kind of recompilation, by the last words."""
-        if advice[-FEW:] not in self._advised:
-            self._advised.add(advice[-FEW:])
+    def _advise(self, cause: str, advice: str) -> None:
+        """Warn once of each cause of recompilations."""
+        if cause not in self._advised:
+            self._advised.add(cause)
             warn_caller(advice, RecompilationWarning)
 
     def _holds(self, compiled: StepForShape) -> bool:
@@ -294,9 +295,10 @@ class CompiledStep:
         LOGGER.info("traced and differentiated for (%s) in %.1f s", compiled.described, time.perf_counter() - began)
         if self._compiled.put(key, compiled):
             self._advise(
+                "shapes",
                 f"steps are compiled for more than {SHAPES} shapes of batches: each one more drops the one that was "
                 "used longest ago, which is compiled again when it is met again. Pad batches to a few sizes, or leave "
-                "out the last smaller one (DataLoader(drop_last=True))"
+                "out the last smaller one (DataLoader(drop_last=True))",
             )
         return compiled
 
@@ -307,8 +309,9 @@ class CompiledStep:
         met.add(repr(numbers)) if len(met) < FEW else None
         if len(met) == FEW:
             self._advise(
+                "numbers",
                 f"a number among the step's arguments had {FEW} values, the last one {numbers}, and the step is "
-                "compiled for each: pass torch.tensor(value), which is compiled once"
+                "compiled for each: pass torch.tensor(value), which is compiled once",
             )
 
     def loss(self, *batch: Any) -> Any:
