@@ -170,3 +170,23 @@ def test_backward_hooks_of_modules() -> None:
         module(ramp(4, 6)).sum().backward()
     assert len(called) == 2
     same_gradients(other, eager)
+
+
+# --- slopes without an end -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_binary_cross_entropy_of_probabilities_that_are_0_or_1(weighted: bool) -> None:
+    """As a sigmoid of large scores gives them: no gradient is NaN."""
+    target = torch.tensor([0.0, 1.0, 0.3]).repeat(7)
+    weight = torch.linspace(0.5, 2, 21) if weighted else None
+    found = []
+    for function in (F.binary_cross_entropy, compiled(F.binary_cross_entropy)):
+        x = torch.tensor([0.0, 1e-30, 1e-7, 0.4, 1 - 1e-7, 1.0, 0.9]).repeat_interleave(3).requires_grad_()
+        scores = torch.linspace(-200, 200, 21, requires_grad=True)
+        (function(x, target, weight) + function(torch.sigmoid(scores), target, weight)).backward()
+        assert scores.grad is not None
+        assert x.grad is not None
+        found.append((x.grad, scores.grad))
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

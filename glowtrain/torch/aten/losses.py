@@ -14,6 +14,7 @@ from glowtrain.ops.elementwise.logic import Equal, Less, Where
 from glowtrain.ops.elementwise.transcendental import Exp, Log
 from glowtrain.ops.indexing.gather import GatherElements
 from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
+from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from glowtrain.ops.reduce.softmax import LogSoftmax
 from glowtrain.ops.tensor.move import reshape
@@ -22,6 +23,8 @@ from glowtrain.types import Shape
 
 REDUCTIONS = ("none", "mean", "sum")
 NONE, MEAN, SUM = range(3)
+LEAST_VARIANCE = 1e-12
+"""By which PyTorch divides the gradient of a binary cross entropy at least."""
 
 
 def reduced(loss: Value, reduction: int) -> Value:
@@ -148,10 +151,20 @@ def _bent(difference: Value, knee: float) -> Value:
 def binary_cross_entropy(
     call: AtenCall, x: Value, target: Value, weight: Value | None = None, reduction: int = MEAN
 ) -> Any:
-    """Logarithms are at least -100, as PyTorch's."""
-    log, other = (Max()(Log()(each), call.cast(-100)) for each in (x, 1.0 - x))
-    losses = -(target * log + (1.0 - target) * other)
+    """Logarithms are at least -100, as PyTorch's, and the slope is (x - target) / max(x (1 - x), 1e-12): that of a
+    logarithm has no end where a sigmoid is 0 or 1."""
+    here = StopGradient()(x)
+    saturated = here * (1.0 - here) < LEAST_VARIANCE
+    within = _cross_entropy(target, *(Log()(Where()(saturated, call.cast(0.5), each)) for each in (x, 1.0 - x)))
+    beyond = _cross_entropy(target, *(Max()(Log()(each), call.cast(-100)) for each in (here, 1.0 - here)))
+    slope = StopGradient()((here - target) * (1 / LEAST_VARIANCE))
+    losses = Where()(saturated, beyond + slope * (x - here), within)
     return reduced(losses if weight is None else losses * weight, reduction)
+
+
+def _cross_entropy(target: Value, log: Value, other: Value) -> Value:
+    """``log`` of a probability, ``other`` of what is left to 1."""
+    return -(target * log + (1.0 - target) * other)
 
 
 @aten("binary_cross_entropy_with_logits.default")
