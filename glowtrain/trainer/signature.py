@@ -124,7 +124,8 @@ class BatchSignature:
             return problem
         output = output_name(self.graphs.example, loss.output)
         shape = self.graphs.example.output_types[output].shape
-        missing = ", which may lack a gt.nn.flatten before its layer" if len(spec.shape) > max(array.ndim, 1) else ""
+        deeper = len(shape) > 2 and len(spec.shape) > max(array.ndim, 1)
+        missing = ", which may lack a gt.nn.flatten before its layer" if deeper else ""
         shown = Spec(self.graphs.example.output_types[output].dtype, (*spec.shape[:1], *shape[1:]))
         return f"{problem}; the loss compares it with output {output!r}, {shown}{missing}"
 

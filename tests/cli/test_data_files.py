@@ -127,7 +127,8 @@ def test_messages_name_the_arrays_as_the_file_does(tmp_path: Path) -> None:
     said = refused(
         *("train", tmp_path / "line.onnx", "--data", tmp_path / "d.npz", "--loss", "mse", "--out", tmp_path / "o.onnx")
     )
-    assert "'target' must be f32[batch,2], not float64[8] ('target' is y in the data)" in said
+    assert "'target' must be f32[batch,2], not float64[8]; the loss compares it with output 'output'" in said
+    assert "('target' is y in the data)" in said
 
 
 def test_a_flat_target_and_integers_are_a_column_of_floats(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from compiled import close, compiled, pair, ramp, same_gradients
@@ -190,3 +192,46 @@ def test_binary_cross_entropy_of_probabilities_that_are_0_or_1(weighted: bool) -
         found.append((x.grad, scores.grad))
     for theirs, ours in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+POINTS = [0.0, -0.0, 1.0, -1.0, 2.0, -3.0, 0.5, -3e4]
+OTHERS = [0.0, 1.0, 0.0, 2.0, -1.0, -3.0, 0.5, -0.0]
+
+
+@pytest.mark.parametrize("name", ["expm1", "sinc", "log1p", "tanh", "sigmoid"])
+def test_functions_far_out_and_at_zero(name: str) -> None:
+    check_points(
+        getattr(torch, name), torch.tensor(POINTS).clamp(min=-0.9) if name == "log1p" else torch.tensor(POINTS)
+    )
+
+
+@pytest.mark.parametrize("name", ["atan2", "hypot", "copysign", "maximum", "minimum", "fmax", "fmin"])
+def test_functions_of_two_on_axes_and_among_equals(name: str) -> None:
+    check_points(getattr(torch, name), torch.tensor(POINTS), torch.tensor(OTHERS))
+
+
+def test_xlogy_of_zeros() -> None:
+    check_points(torch.xlogy, torch.tensor([0.0, 0.0, 1.0, -1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0, 1e-3, 0.5]))
+    for other in (0.0, -1.0):
+        x, y = torch.zeros(1, requires_grad=True), torch.tensor([other])
+        compiled(torch.xlogy)(x, y).backward()
+        assert x.grad == 0
+
+
+def test_bounds_that_are_tensors_share_no_gradient() -> None:
+    x, low, high = ([0.0, 1.0, 2.0, 3.0, 9.0, 1.0], [1.0, 1.0, 1.0, 5.0, 2.0, 3.0], [2.0, 1.0, 2.0, 4.0, 3.0, 3.0])
+    check_points(torch.clamp, *map(torch.tensor, (x, low, high)))
+    check_points(torch.clamp, *map(torch.tensor, ([0.0, 5.0], [3.0, 3.0], [3.0, 3.0])))
+    check_points(lambda x, low: torch.clamp(x, min=low), *map(torch.tensor, (x, low)))
+
+
+def check_points(function: Callable[..., torch.Tensor], *points: torch.Tensor) -> None:
+    """Values and gradients of all operands."""
+    found = []
+    for each in (function, compiled(function)):
+        operands = [point.clone().requires_grad_() for point in points]
+        result = each(*operands)
+        result.sum().backward()
+        found.append([result.detach(), *(operand.grad for operand in operands)])
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6, equal_nan=True)

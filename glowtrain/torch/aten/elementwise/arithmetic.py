@@ -105,10 +105,10 @@ def hypot(call: AtenCall, x: Value, y: Value) -> Any:
 @aten("copysign.Tensor", "copysign.Scalar")
 def copysign(call: AtenCall, x: Value, y: Any) -> Any:
     size = arithmetic.Abs()(call.cast(x))
-    return logic.Where()(_is_negative(call.cast(y)), -size, size)
+    return logic.Where()(is_negative(call.cast(y)), -size, size)
 
 
-def _is_negative(x: Value) -> Value:
+def is_negative(x: Value) -> Value:
     """Zeros have a sign, too: that of their reciprocal."""
     if not x.dtype.is_float:
         return x < 0
@@ -119,7 +119,7 @@ def _is_negative(x: Value) -> Value:
 
 @aten("signbit.default")
 def signbit(call: AtenCall, x: Value) -> Any:
-    return _is_negative(x) if x.dtype != boolean else constant(np.zeros(x.shape, np.bool_))
+    return is_negative(x) if x.dtype != boolean else constant(np.zeros(x.shape, np.bool_))
 
 
 @aten("ldexp.Tensor")

@@ -8,6 +8,7 @@ from typing import Any
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise import activation, arithmetic, logic, transcendental
 from glowtrain.ops.elementwise.extrema import Max
+from glowtrain.torch.aten.elementwise.arithmetic import is_negative
 from glowtrain.torch.aten.table import AtenCall, aten
 
 
@@ -28,8 +29,11 @@ def exp2(call: AtenCall, x: Value) -> Any:
 @aten("expm1.default")
 def expm1(call: AtenCall, x: Value) -> Any:
     """2 sinh(x/2) exp(x/2), which keeps the digits of small x."""
-    half = call.cast(x) * 0.5
-    return 2.0 * transcendental.Sinh()(half) * transcendental.Exp()(half)
+    x = call.cast(x)
+    is_small = arithmetic.Abs()(x) < 1.0
+    half = logic.Where()(is_small, x * 0.5, call.cast(0))
+    small = 2.0 * transcendental.Sinh()(half) * transcendental.Exp()(half)
+    return logic.Where()(is_small, small, transcendental.Exp()(x) - 1.0)
 
 
 @aten("log1p.default")
@@ -39,6 +43,14 @@ def log1p(call: AtenCall, x: Value) -> Any:
     is_small = arithmetic.Abs()(x) < 0.5
     small = logic.Where()(is_small, x, call.cast(0))  # of a large one the slope of artanh is infinite
     return logic.Where()(is_small, 2.0 * transcendental.Atanh()(small / (small + 2.0)), transcendental.Log()(x + 1.0))
+
+
+@aten("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other")
+def xlogy(call: AtenCall, x: Any, y: Any) -> Any:
+    """x log(y), and 0 without a slope where x is 0 and the logarithm has no end or is none."""
+    x, y, zero = call.cast(x), call.cast(y), call.cast(0)
+    endless = logic.Equal()(x, zero) & (y <= zero)
+    return x * transcendental.Log()(logic.Where()(endless, call.cast(1), y))
 
 
 @aten("log2.default")
@@ -78,11 +90,12 @@ def angle(call: AtenCall, x: Value) -> Any:
 
 @aten("atan2.default")
 def atan2(call: AtenCall, y: Value, x: Value) -> Any:
-    """The angle of the point (x, y), from the right half plane's by which quadrant it is in."""
-    y, x = call.cast(y), call.cast(x)
-    upright = logic.Equal()(x, call.cast(0))
-    inner = transcendental.Atan()(y / logic.Where()(upright, call.cast(1), x))
-    side = logic.Where()(y < 0, call.cast(-math.pi), call.cast(math.pi))
-    left = logic.Where()(x < 0, inner + side, inner)
-    on_axis = logic.Where()(logic.Equal()(y, call.cast(0)), call.cast(0), side * 0.5)
-    return logic.Where()(upright, on_axis, left)
+    """The angle of the point (x, y), from that to the nearer axis."""
+    y, x, zero = call.cast(y), call.cast(x), call.cast(0)
+    steep = arithmetic.Abs()(y) > arithmetic.Abs()(x)
+    far = logic.Where()(steep, y, x)
+    origin = logic.Equal()(far, zero)
+    near = logic.Where()(origin, zero, logic.Where()(steep, x, y))
+    inner = transcendental.Atan()(near / logic.Where()(origin, call.cast(1), far))
+    side = logic.Where()(is_negative(y), call.cast(-math.pi), call.cast(math.pi))
+    return logic.Where()(steep, side * 0.5 - inner, logic.Where()(is_negative(x), inner + side, inner))
