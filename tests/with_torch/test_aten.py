@@ -37,9 +37,16 @@ def test_results_and_gradients_are_pytorchs(name: str) -> None:
         _check_numbers(sample, graph, eager)
 
 
+BY_OPINFO = {
+    "_linalg_slogdet.default", "_linalg_solve_ex.default", "cholesky.default", "i0.default", "special_erfinv.default",
+    "xlogy.Scalar_Other", "xlogy.Scalar_Self",
+}  # fmt: skip
+"""Names under which torch.compile, and with it PyTorch's own samples (test_opinfo.py), comes to operators."""
+
+
 def test_a_sample_reaches_every_operator() -> None:
     reached = frozenset().union(*(sample.read[1] for sample in SAMPLES.values()))
-    assert sorted(set(TABLE) - reached) == []
+    assert sorted(set(TABLE) - reached - BY_OPINFO) == []
 
 
 def _check_moments(sample: Sample, graph: Graph, eager: Eager) -> None:
