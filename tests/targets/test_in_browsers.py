@@ -266,7 +266,7 @@ def test_mistakes_are_told(page: Page, folder: Path, tmp_path: Path) -> None:
     _opened(page, folder)
     (tmp_path / "other.safetensors").write_bytes(b"nothing")
     page.set_input_files("#file", tmp_path / "other.safetensors")
-    page.locator("#problem", has_text="no whole file of safetensors").wait_for()
+    page.locator("#problem", has_text="the file ends early: 7 of").wait_for()
     page.fill("#rate", "-1")
     page.press("#rate", "Enter")
     page.locator("#problem", has_text="a number from 0 on").wait_for()
