@@ -116,7 +116,7 @@ class Device(ABC):
     facts: DeviceFacts = DeviceFacts()
     any_thread: bool = False
     """Whether different threads may call it, one after the other. Where that is so, a call of an idle device can be
-    made by the thread that asks."""
+    made by the thread that asks, a server's event loop among them: only for devices whose calls cannot hang."""
 
     @property
     def shares_memory(self) -> bool:

@@ -242,7 +242,7 @@ class HostManager:
         """Ask a network; the answer is a dict of arrays by name, of the ``outputs`` asked for. It can be awaited, and
         cancelled as long as it waits. Higher priorities go first. Without an answer within ``timeout`` seconds it is a
         :class:`DeadlineError`. Where nothing waits, the device is free, and the network has taken less than ``quick``
-        seconds of late, this thread runs it: another would not have begun by then.
+        seconds of late for so many rows, this thread runs it: another would not have begun by then.
 
         Raises :class:`UnknownNetworkError`, :class:`InputError` for what does not fit the network,
         :class:`QueueFullError` naming the limit, :class:`UnavailableError`.
@@ -257,7 +257,7 @@ class HostManager:
 
     def _enqueued(self, call: NetworkCall, quick: float = 0.0) -> RequestFuture:
         def ask(network: Network, request: NetworkRequest) -> RequestFuture:
-            here = request.deadline is None and 0 < network.usual_seconds < quick
+            here = request.deadline is None and 0 < request.rows * network.usual_seconds < quick
             return network.run_or_enqueue(request) if here else network.enqueue(request)
 
         return self._asked(call, ask, copied=True)

@@ -11,6 +11,7 @@ import glowtrain as gt
 from glowtrain.errors import InputError
 from glowtrain.graph import Template
 from glowtrain.runtime import HostManager
+from tests.runtime.devices import Gate, ScriptedDevice
 
 X = np.ones((1, 2), np.float32)
 
@@ -98,3 +99,17 @@ def test_a_quick_network_runs_in_the_thread_that_asks() -> None:
             done.result(60)
         assert done.done()
         assert done.result(0)["y"][0, 0] == 2.0
+
+
+def test_many_rows_are_not_run_in_the_thread_that_asks_because_one_was_quick() -> None:
+    """Where 64 rows may take 64 times as long as one, the thread that asks goes on."""
+    gate = Gate()
+    with HostManager([ScriptedDevice(before=gate)]) as host:
+        network = host.add_network("scaled", scaled(2.0), max_batch=64)
+        network.usual_seconds = 1.0
+        gate.close()
+        future = host.run("scaled", {"x": np.repeat(X, 64, 0)}, quick=2.0)
+        assert gate.reached.wait(60)
+        assert not future.done()
+        gate.open()
+        assert future.result(60)["y"][63, 0] == 2.0
