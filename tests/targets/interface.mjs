@@ -62,6 +62,13 @@ fails("BAD_INPUT", () => model.train({ x, target }, { rate: 1 }), /there is no h
 fails("NOT_FINITE", () => model.train({ x: x.map(() => NaN), target }));
 fails("READ_FAILED", () => model.load(whole.subarray(0, whole.length - 1)), /ends early/);
 fails("READ_FAILED", () => model.load(new Uint8Array(3)));
+for (const wrong of [0.1, null, [0.1], new Map([["lr", 0.1]])]) fails("BAD_INPUT", () => model.train({ x, target }, wrong), /given by name/);
+for (const wrong of [null, 7, new Map([["x", x]])]) fails("BAD_INPUT", () => model.predict(wrong), /inputs are given by name/);
+for (const wrong of [null, undefined, new Map(Object.entries(weights))]) fails("BAD_INPUT", () => model.setWeights(wrong), /given by name/);
+for (const lr of ["", " ", [], {}, "fast", Symbol()]) fails("BAD_INPUT", () => model.train({ x, target }, { lr }), /lr is f32/);
+for (const wrong of [null, undefined, "", "a", [], [1], {}, Symbol()])
+  fails("BAD_INPUT", () => model.predict({ x: Array(12).fill(wrong) }), /x is f32\[4,3\], and .* is no such number/);
+for (const wrong of [null, undefined, 400, "three.safetensors", Promise.resolve(whole)]) fails("BAD_INPUT", () => model.load(wrong), /taken as bytes/);
 const renamed = Buffer.from(Buffer.from(whole).toString("latin1").replace("layer.bias", "layer.best"), "latin1");
 fails("OTHER_WEIGHTS", () => model.load(renamed), /does not begin as this model's weights do/);
 const more = { toString: { dtype: "F32", shape: [0], data_offsets: [0, 0] }, ...JSON.parse(description.header) };
@@ -94,9 +101,16 @@ assert.equal(sorts.train({ x, labels: ["0", 1n, 1.0, false] }), first);
 const sorted = sorts.save();
 const refused = ({ name, code, message }) =>
   name === "GlowtrainError" && code === "BAD_INPUT" && /labels is i64\[4\], and .* is no such number/.test(message);
-for (const wrong of [1.5, NaN, Infinity, "one", null, undefined, {}, 2n ** 63n])
+for (const wrong of [1.5, NaN, Infinity, "one", "", " ", [], [1], null, undefined, {}, 2n ** 63n])
   assert.throws(() => sorts.train({ x, labels: [0, wrong, 1, 0] }), refused);
 assert.deepEqual(sorts.save(), sorted);
+
+// Half precision is bits: numbers would be taken for other ones.
+const halves = await (await import(url("halves/three.mjs"))).load();
+const outputs = halves.predict({ x: new Uint16Array(12).fill(0x3c00) });
+assert.ok(Object.values(outputs)[0] instanceof Uint16Array);
+for (const wrong of [Array(12).fill(1), new Float32Array(12).fill(1)])
+  assert.throws(() => halves.predict({ x: wrong }), ({ code, message }) => code === "BAD_INPUT" && /bits in a Uint16Array/.test(message));
 
 // Memory does not grow.
 const size = model.memoryBytes;

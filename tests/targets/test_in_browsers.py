@@ -66,6 +66,11 @@ def three(x: Value) -> Value:
     return gt.nn.linear(x, 2, name="layer")
 
 
+@gt.model(x=gt.f16["batch", 3])
+def halves(x: Value) -> Value:
+    return gt.nn.linear(x, 2, name="layer")
+
+
 # --- WebAssembly ------------------------------------------------------------------------------------------------------
 
 
@@ -110,6 +115,7 @@ def test_the_interface_in_javascript(tmp_path: Path, node: str) -> None:
     _written(three, tmp_path, **given)
     _written(three, tmp_path / "apart", weights="file", **given)
     _written(three, tmp_path / "sorts", dims={"batch": 4})
+    _written(halves, tmp_path / "halves", name="three", dims={"batch": 4})
     assert _in_node(node, HERE / "interface.mjs", tmp_path) == "ok\n"
 
 

@@ -24,7 +24,10 @@ function number(dtype) {
 
 function batch(inputs) {
   return Object.fromEntries(
-    inputs.map(({ name, dtype, bytes, size }) => [name, Array.from({ length: bytes / size }, () => number(dtype))]),
+    inputs.map(({ name, dtype, bytes, size }) => {
+      const type = /^b?f16$/.test(dtype) ? Uint16Array : Array;
+      return [name, type.from({ length: bytes / size }, () => number(dtype))];
+    }),
   );
 }
 

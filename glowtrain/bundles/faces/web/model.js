@@ -73,7 +73,7 @@ class Model {
 
   /** Set variables by name. All are checked before the first is set. */
   setWeights(weights) {
-    const found = Object.entries(weights).map(([name, values]) => {
+    const found = named(weights, "weights").map(([name, values]) => {
       const variable = description.variables.find((each) => each.name === name);
       if (!variable) throw new GlowtrainError("NO_SUCH_VARIABLE", `there is no variable ${name}`);
       return [variable, converted(values, variable)];
@@ -166,10 +166,10 @@ class Model {
     const views = this.#views[name];
     known(inputs, own.inputs, "input");
     known(hyper, own.hyper, "hyperparameter");
-    const given = new Map(Object.entries(inputs)); // without what every object has, such as a constructor
+    const given = new Map(named(inputs, "inputs")); // without what every object has, such as a constructor
     own.inputs.forEach((tensor, at) => views[at].set(converted(given.get(tensor.name), tensor)));
     const [first, behind] = [own.inputs.length, own.inputs.length + own.hyper.length];
-    own.hyper.forEach(({ name, default: usual }, at) => (views[first + at][0] = hyper[name] ?? usual));
+    own.hyper.forEach((each, at) => (views[first + at][0] = element(hyper[each.name] ?? each.default, null, each)));
     const chosen = own.hyper.length ? [views[first]] : [];
     const pointers = [...views.slice(0, first), ...chosen, ...views.slice(behind)].map((view) => view.byteOffset);
     this.#check(this.#call(name, this.#handle, ...pointers));
@@ -190,11 +190,17 @@ class Model {
   }
 }
 
+// Names and values of an object; a Map, a list or a number would be read as one that names nothing.
+function named(given, what) {
+  if (Object.prototype.toString.call(given) === "[object Object]") return Object.entries(given);
+  throw new GlowtrainError("BAD_INPUT", `${what} are given by name, in an object: { name: value }`);
+}
+
 // Raise an error for names that nothing has.
 function known(given, tensors, what) {
   const names = tensors.map(({ name }) => name);
   const listed = names.join(", ") || "none";
-  for (const name of Object.keys(given))
+  for (const [name] of named(given, `${what}s`))
     if (!names.includes(name)) throw new GlowtrainError("BAD_INPUT", `there is no ${what} ${name}; there are: ${listed}`);
 }
 
@@ -207,15 +213,20 @@ function converted(values, tensor) {
     throw new GlowtrainError("WRONG_SIZE", `${tensor.name} is ${tensor.type}, ${count} elements; given: ${found}`);
   }
   if (values instanceof type) return values;
+  if (/^b?f16$/.test(tensor.dtype))
+    throw new GlowtrainError("BAD_INPUT", `${tensor.name} is ${tensor.type}, passed as its bits in a ${type.name}`);
   return type.from(values, (value) => element(value, type, tensor));
 }
 
-// A number as an element of a tensor: whole ones are neither rounded nor cut off.
+// A number as an element of a tensor: whole ones are neither rounded nor cut off, and what JavaScript would read as 0
+// or NaN (null, empty text, an object) is none.
 function element(value, type, tensor) {
-  if (FLOATS.includes(tensor.dtype)) return Number(value);
+  const digits = typeof value === "string" && /\S/.test(value) && !Number.isNaN(Number(value));
+  const counts = digits || ["number", "bigint", "boolean"].includes(typeof value);
+  if (counts && FLOATS.includes(tensor.dtype)) return Number(value);
   try {
     const number = WHOLE_64.includes(tensor.dtype) ? BigInt(value) : Number(value);
-    if (type.of(number)[0] === number) return number;
+    if (counts && type.of(number)[0] === number) return number;
   } catch {} // what BigInt refuses
   throw new GlowtrainError("BAD_INPUT", `${tensor.name} is ${tensor.type}, and ${String(value)} is no such number`);
 }
@@ -234,7 +245,9 @@ function dataBytes() {
 }
 
 function asBytes(source) {
-  return ArrayBuffer.isView(source) ? new Uint8Array(source.buffer, source.byteOffset, source.byteLength) : new Uint8Array(source);
+  if (ArrayBuffer.isView(source)) return new Uint8Array(source.buffer, source.byteOffset, source.byteLength);
+  if (/ArrayBuffer\]$/.test(Object.prototype.toString.call(source))) return new Uint8Array(source);
+  throw new GlowtrainError("BAD_INPUT", "weights are taken as bytes: a Uint8Array or an ArrayBuffer");
 }
 
 // The module's bytes: as they are, or from an address; Node does not fetch files.
