@@ -90,11 +90,17 @@ _HEADERS = words(
     "aio alloca assert complex ctype dirent dlfcn errno fcntl fenv float ftw getopt glob grp iconv inttypes iso646 "
     "langinfo libgen limits locale malloc math memory mqueue netdb poll pthread pwd regex sched search semaphore "
     "setjmp signal spawn stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string strings "
-    "syslog termios tgmath threads time uchar ulimit unistd utime wchar wctype wordexp"
+    "syslog termios tgmath threads time uchar ulimit unistd utime wchar wctype wordexp "
+    "Availability AvailabilityInternal AvailabilityInternalLegacy AvailabilityMacros AvailabilityVersions "
+    "TargetConditionals corecrt crtdefs endian features gethostuuid io libintl mm_malloc newlib nl_types process "
+    "syslimits vadefs"
 )
+"""Headers of the library, and those that they include themselves, from whatever folder ``-I`` names first."""
+_LINKED = words("c dl gcc gcc_eh gcc_s m pthread rt util")
+"""Libraries that compilers link by ``-lNAME``, for which they would take ``libNAME.a``."""
 _STEMS = words("aio atomic cnd malloc_usable mtx sem timespec tss") | words("f mm r w x")
 """What is a name of the library with an ending of ours: ``sem_init``, ``aio_read``, and in capitals ``F_OK``."""
-_NAMES = _FUNCTIONS | _FLOATING | _OBJECTS | MACROS | _HEADERS | _STEMS
+_NAMES = _FUNCTIONS | _FLOATING | _OBJECTS | MACROS | _HEADERS | _LINKED | _STEMS
 _FAMILIES = re.compile(r"(atomic|posix|pthread)_\w*|u?int(_least|_fast)?\d+_t|u?int(max|ptr)_t")
 
 

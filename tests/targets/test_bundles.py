@@ -126,7 +126,10 @@ LIBRARY = "errno fcntl math pthread semaphore signal stdio stdlib string time un
 """Headers that a program may include before a bundle's, whose folder -I adds to theirs."""
 
 
-@pytest.mark.parametrize("name", ["exit", "malloc", "errno", "NULL", "log", "y1", "sem", "F", "time", "tm", "linux"])
+LIBRARY_NAMES = "exit malloc errno NULL log y1 sem F time tm linux features endian libintl"
+
+
+@pytest.mark.parametrize("name", LIBRARY_NAMES.split())
 def test_names_of_the_library_may_be_a_model_s(name: str, tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     x = Input(gt.f32[2, 3], "errno")

@@ -141,6 +141,22 @@ def test_any_names_work_in_python(trains: bool, tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], array * array)
 
 
+MODELS = "c m gcc_s pthread Model Hyper Vec String Option Err size version VERSION transfer write_piece model code loss"
+
+
+@pytest.mark.parametrize("name", MODELS.split())
+@pytest.mark.parametrize("language", [in_fortran, in_rust])
+def test_any_model_s_name_works(language: Callable[[Path], str], name: str, tmp_path: Path) -> None:
+    x = Input(gt.f32[2, 2], "x")
+    face = language.__name__.removeprefix("in_")
+    made = gt.bundle(Graph((x,), {"y": x * x}, {}, name=name), tmp_path, faces=[face], archive=True).module.name
+    if language is in_rust:
+        assert in_rust(tmp_path) == (tmp_path / "expected.txt").read_text()
+    else:
+        ran(tmp_path, "make", "-C", "fortran", "check", "FFLAGS=-Wall -Werror -std=f2018")
+    ran(tmp_path, "cc", "-L.", "main.c", f"{made}.o", "-lm", "-o", "example")
+
+
 @pytest.mark.parametrize("headers", ["stddef.h stdint.h", "stdio.h stdlib.h"])
 def test_macros_of_headers_are_no_parameters(headers: str, tmp_path: Path) -> None:
     """What a compiler says that it replaces."""

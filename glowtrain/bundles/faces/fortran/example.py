@@ -12,12 +12,13 @@ from glowtrain.bundles.verify.trace import INCREMENT, MULTIPLIER, printable
 from glowtrain.types import DType
 
 
-def program(module: BundleModule) -> str:
-    """The text of a program that prints what ``main.c`` prints."""
+def program(module: BundleModule, space: str) -> str:
+    """The text of a program that prints what ``main.c`` prints; ``space`` is what the module is called."""
     tensors = [(f, e) for f in module.functions for e in (*f.inputs, *f.outputs)]
     dtypes = sorted({e.type.dtype for f in module.functions for e in f.inputs}, key=str)
     return _PROGRAM.format(
         name=module.name,
+        space=space,
         declared="\n".join(
             line
             for function, e in tensors
@@ -137,7 +138,7 @@ _ADD = """
 _PROGRAM = """! Runs {name} on made-up batches and prints what comes out, as bits; expected.txt holds them.
 module example
   use, intrinsic :: iso_c_binding
-  use {name}
+  use {space}
   implicit none
   integer(c_int64_t) :: last = 0
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.faces.fortran.example import program
 from glowtrain.bundles.faces.fortran.names import LONGEST_NAME, dummies, element, extents, wrapped
+from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, hyper_of
 from glowtrain.bundles.weights import file_size
@@ -27,8 +29,14 @@ def fortran(module: BundleModule, archive: bytes, example: bool) -> dict[str, by
         )
     texts = {f"{module.name}.f90": source(module)}
     if example:
-        texts |= {"main.f90": program(module), "Makefile": _MAKEFILE.format(name=module.name)}
+        texts |= {"main.f90": program(module, _space(module.name)), "Makefile": _MAKEFILE.format(name=module.name)}
     return {f"{FOLDER}/{path}": text.encode() for path, text in texts.items()}
+
+
+def _space(name: str) -> str:
+    """What the module is called: like nothing that stands in it, where Fortran does not tell cases apart."""
+    taken = set(re.findall(r"[a-z]\w*", re.sub("!.*", "", (_MODULE + _VARIABLES + _FILES).lower())))
+    return named(name, {name} if name.lower() in taken else set())
 
 
 def source(module: BundleModule) -> str:
@@ -38,6 +46,7 @@ def source(module: BundleModule) -> str:
     fields = "\n".join(f"    {element(e.type.dtype)} :: {e.name} = {_default(module, e)}" for e in hyper)
     text = _MODULE.format(
         name=name,
+        space=_space(name),
         about=f"{name}, for {module.target.name}, by Glowtrain {__version__}",
         version=_signed(module.version),
         alignment=module.memory.alignment,
@@ -99,7 +108,7 @@ _MODULE = """! {about}.
 ! ..._message says what one means. Arrays have the axes of the model in reversed order, so that the batch is the last.
 ! Numbers without sign are passed as the integers of as many bits, 16-bit floats as their bits.
 
-module {name}
+module {space}
   use, intrinsic :: iso_c_binding
   implicit none
   private
@@ -163,7 +172,7 @@ contains
     type({name}_memory) :: memory
     integer(c_size_t) :: first
     call {name}_close(model)
-    allocate (model%bytes({owned}))
+    allocate (model%bytes({owned}_c_size_t))
     first = 1 + modulo(-transfer(c_loc(model%bytes(1)), 0_c_size_t), {name}_ALIGNMENT)
     memory%variables = c_loc(model%bytes(first))
     memory%arena = c_loc(model%bytes(first + {name}_VARIABLES_BYTES))
@@ -262,7 +271,7 @@ _FILES = """
     if (failed /= 0) return
     inquire (unit=file, size=bytes)
     code = {name}_OTHER_WEIGHTS
-    if (bytes <= {file_bytes}) code = {name}_load(handle, c_funloc(read_piece), c_loc(file))
+    if (bytes <= {file_bytes}_c_int64_t) code = {name}_load(handle, c_funloc(read_piece), c_loc(file))
     close (file)
   end function
 

@@ -20,7 +20,8 @@ LOCALS = words(
     """
 )
 """Variables, functions and constants around the arguments, and what patterns take for no new name."""
-CRATES = KEYWORDS | {"alloc", "core", "std", "test"}
+CRATES = KEYWORDS | {"alloc", "core", "std", "test"} | words("Box Hyper Model Option Result String Vec")
+"""What no crate is called: crates of the language, and types in a program that uses one."""
 ELEMENTS = {
     "f64": "f64", "f32": "f32", "f16": "u16", "bf16": "u16", "i64": "i64", "i32": "i32", "i16": "i16",
     "i8": "i8", "i4": "i8", "i2": "i8", "u64": "u64", "u32": "u32", "u16": "u16",
