@@ -8,6 +8,8 @@ import json
 import subprocess
 import sys
 import threading
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +225,8 @@ def test_element_types_that_numpy_does_not_have(tmp_path: Path) -> None:
     assert same(dict(loaded.variables), own.variables())
     (bits,) = (each for each in loader.Signature(loaded.manifest["functions"]["predict"], loader.NUMPY).inputs)
     assert bits.dtype == np.uint16
+    with pytest.raises(BundleError, match=r"'x' is bf16\[2,5\], passed as its bits: an array of uint16"):
+        bits.taken([[1] * 5] * 2, "", BundleError)
 
 
 def test_threads_give_the_same_bits_and_calls_take_turns(tmp_path: Path) -> None:
@@ -390,6 +394,15 @@ def test_floats_are_no_labels_and_numpy_s_numbers_are_rates(folder: Path) -> Non
     loaded, batch = gt.load_bundle(folder), digits(1)
     with pytest.raises(BundleError, match="must be i64"):
         loaded.step(x=batch["x"], labels=[0.0, 1.0, 2.5, 3.0])
+    for number in ("1", None, Decimal("1.7"), Fraction(3, 2), 1 << 70, 1j):
+        with pytest.raises(BundleError, match=r"'labels' must be i64\[4\]: numbers are taken, not text or objects"):
+            loaded.step(x=batch["x"], labels=[number] * 4)
+        with pytest.raises(BundleError, match="'lr' must be f32"):
+            loaded.step(**batch, lr=number)
+    tensor = loader.NamedTensor({"name": "mask", "dtype": "bool", "shape": [2]}, loader.NUMPY)
+    assert list(tensor.taken([True, 0], "", BundleError)) == [True, False]
+    with pytest.raises(BundleError, match=r"'mask' must be bool\[2\]: numbers are taken, not floats"):
+        tensor.taken([0.5, 0.0], "", BundleError)
     assert loaded.step(**batch, lr=np.float64(0.01)) == trainer().step(batch)
 
 

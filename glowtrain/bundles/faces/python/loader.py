@@ -211,17 +211,26 @@ class NamedTensor:
 
     def taken(self, value: Any, of: str, error: type[CallError]) -> Array:
         """An array or numbers as an array of this type. Raises ``error`` for another shape or dtype."""
+        if self.element == "bf16" and self.dtype.kind == "u" and not hasattr(value, "dtype"):
+            raise error(f"{of}: {self.source!r} is {self}, passed as its bits: an array of uint16")
         if isinstance(value, np.generic):
             value = value.item()
-        if not hasattr(value, "dtype") and self.dtype.kind in "iu" and np.asarray(value).dtype.kind == "f":
-            raise error(f"{of}: {self.source!r} must be {self}, not floats")
         try:
-            array = np.asarray(value) if hasattr(value, "dtype") else np.asarray(value, self.dtype)
+            array = np.asarray(value)
+            if not hasattr(value, "dtype"):
+                self._check_numbers(array)
+                array = np.asarray(value, self.dtype)
         except (TypeError, ValueError, OverflowError) as reason:
             raise error(f"{of}: {self.source!r} must be {self}: {reason}") from reason
         if array.dtype != self.dtype or array.shape != self.shape:
             raise error(f"{of}: {self.source!r} must be {self}, not {array.dtype}{list(array.shape)}")
         return np.ascontiguousarray(array).reshape(self.shape)
+
+    def _check_numbers(self, array: Array) -> None:
+        """Raise ``TypeError`` for text, objects and numbers that NumPy would cut off."""
+        kinds = "bui" if self.dtype.kind in "bui" else "buif"
+        if array.size and array.dtype.kind not in kinds:
+            raise TypeError(f"numbers are taken, not {'floats' if array.dtype.kind == 'f' else 'text or objects'}")
 
 
 class Signature:
