@@ -14,8 +14,9 @@ from glowtrain.graph import Constant, Graph, Template, Value, Variable, no_model
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.modes.training_and_inference import SEED, inference
 from glowtrain.modes.variables import with_values
-from glowtrain.optim import Adam, Optimizer
+from glowtrain.optim import HYPER, Adam, Optimizer
 from glowtrain.trainer.graphs import DEFAULT_BATCH, TrainerGraphs
+from glowtrain.trainer.hyper import as_input
 from glowtrain.trainer.selection.patterns import Trainable
 from glowtrain.trainer.trainer import Trainer
 from glowtrain.types import Array
@@ -107,6 +108,8 @@ def training_of(
     step = _present(graphs.step_of(model), values)
     if empty := [value for value in step.inputs if 0 in value.shape]:
         raise BundleError(f"{model.name}: {empty[0].name} is {empty[0].type}, so that a step has nothing to train on")
+    for each, number in hyper.items():
+        as_input(each, number, step.input_types[HYPER + each].dtype)
     predict = _present(inference(model), values)
     roles = _roles(step, predict, graphs.parameters)
     called = bundle_name(name or model.name)

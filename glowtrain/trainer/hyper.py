@@ -11,7 +11,7 @@ from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, constant
 from glowtrain.optim import HYPER, Optimizer, Schedule
-from glowtrain.types import Array, f64
+from glowtrain.types import Array, DType, f64
 
 
 class Hyper(MutableMapping[str, float]):
@@ -35,8 +35,8 @@ class Hyper(MutableMapping[str, float]):
         if isinstance(value, str):
             raise InputError(f"hyperparameter {name!r} must be a number, not {value!r}")
         self._optimizer.check(name, float(value))
+        self.inputs[HYPER + name] = as_input(name, value, self._types[HYPER + name])
         self._values[name] = float(value)
-        self.inputs[HYPER + name] = np.asarray(value, self._types[HYPER + name].numpy)
 
     def __delitem__(self, name: str) -> None:
         raise InputError(f"hyperparameter {name!r} cannot be removed: it is an input of the compiled step")
@@ -54,6 +54,15 @@ class Hyper(MutableMapping[str, float]):
         if name not in self._values:
             known = ", ".join(self._values)
             raise InputError(f"{self._optimizer.name} has no hyperparameter {name!r} in this step; it has: {known}")
+
+
+def as_input(name: str, value: float, dtype: DType) -> Array:
+    """A hyperparameter as an input of the step. Raises :class:`InputError` for a number that its type does not hold."""
+    with np.errstate(over="ignore"):
+        found = np.asarray(value, dtype.numpy)
+    if not np.isfinite(found):
+        raise InputError(f"hyperparameter {name!r} is {dtype} in this step, which does not hold {float(value):g}")
+    return found
 
 
 def schedule_factor(schedule: Schedule, updates: int, hyper: Mapping[str, float]) -> float:

@@ -102,11 +102,13 @@ def test_linkers_that_make_nothing(linker: str, tmp_path: Path) -> None:
 
 def test_commands_of_verify() -> None:
     module = compiled(contents(tiny, dims={"batch": 2}))
+    copies = program("import shutil, sys; shutil.copy(sys.argv[4], sys.argv[-1])")  # an object is no program
     for compiler, command, said in (
         ("cc '", "{}", r"--cc \"cc '\" is no command: No closing quotation"),
         ("cc", '"{}', "--run .* is no command: No closing quotation"),
         ("", "{}", "--cc '' names no command"),
         (program(""), "{}", r"ended well and wrote no program: it is no C compiler \(--cc\)"),
+        (copies, "{}", "cannot be run: .*: name what runs programs for .* --run 'qemu-aarch64 {}'"),
     ):
         with pytest.raises(BundleError, match=said):
             ExampleRunner(compiler, command).trace(module, 1)
@@ -119,6 +121,9 @@ def test_compilers_for_another_system_are_chosen_or_named(monkeypatch: pytest.Mo
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setattr(linking, "find_spec", lambda name: name)
     assert linking.program_compiler(target)[1:] == ["-m", "ziglang", "cc", "-target", "riscv64-linux-musl"]
+    others = [Target.named(name) for name in ("armv7", "x86-64-windows", "aarch64-macos")]
+    found = [linking.program_compiler(other)[-1] for other in others]
+    assert found == ["arm-linux-musleabihf", "x86_64-windows-gnu", "aarch64-macos"]
     monkeypatch.setattr(linking, "find_spec", lambda name: None)
     with pytest.raises(BundleError, match=r"install riscv64-linux-gnu-gcc .*or Zig .pip install ziglang."):
         linking.program_compiler(target)

@@ -71,7 +71,7 @@ def program_compiler(target: Target) -> list[str]:
     if own := shutil.which(f"{zig}-gcc"):
         return [own, "-static"]
     if find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc", "-target", zig.replace("gnu", "musl")]
+        return [sys.executable, "-m", "ziglang", "cc", "-target", zig.replace("linux-gnu", "linux-musl")]
     raise BundleError(
         f"programs for {target.name} need a C compiler: install {zig}-gcc (Debian: gcc-{zig}) or Zig "
         "(pip install ziglang), or name one with --cc COMMAND"

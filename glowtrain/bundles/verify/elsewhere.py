@@ -52,7 +52,8 @@ class ExampleRunner:
         _output([*compiler, "-std=c99", "-O1", *sources, "-o", str(made)])
         if not any(folder.glob("example*")):  # some compilers add .exe
             raise BundleError(f"{shlex.join(compiler)} ended well and wrote no program: it is no C compiler (--cc)")
-        return _output([word.replace(PROGRAM, str(made)) for word in words])
+        advice = f": name what runs programs for {module.target.name}, as in --run 'qemu-aarch64 {PROGRAM}'"
+        return _output([word.replace(PROGRAM, str(made)) for word in words], advice if words == [PROGRAM] else "")
 
 
 def parsed(printed: str, module: BundleModule) -> BitTrace:
@@ -88,12 +89,12 @@ def _check_whole(steps: Sequence[StepTrace], outputs: Mapping[str, Mapping[str, 
                 raise BundleError(f"the program ended early{after}: it printed no {function.name}: {output.source}")
 
 
-def _output(command: Sequence[str]) -> str:
-    """What a command prints. Raises :class:`BundleError` where it cannot be run or fails."""
+def _output(command: Sequence[str], advice: str = "") -> str:
+    """What a command prints. Raises :class:`BundleError` where it cannot be run, with some advice, or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise BundleError(f"{command[0]} cannot be run: {error.strerror}") from error
+        raise BundleError(f"{command[0]} cannot be run: {error.strerror}{advice}") from error
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()
         raise BundleError(f"{shlex.join(command)} failed with status {done.returncode}:\n" + "\n".join(said[-10:]))
