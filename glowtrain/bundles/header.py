@@ -39,7 +39,8 @@ def _about(module: BundleModule) -> str:
  * Memory is the caller's: variables and an arena, whose sizes and alignment are below. A handle belongs to one caller
  * at a time; several handles, each with memory of its own, can be used at the same time. Between two calls the arena
  * holds nothing and may be used for something else. Calls may be interrupted by what leaves the handle's memory alone;
- * a step that was begun cannot be taken up again elsewhere than where it was interrupted.
+ * a step that was begun cannot be taken up again elsewhere than where it was interrupted. What a call writes to must
+ * not overlap with what it reads from: outputs are partly written before all inputs have been read.
  */
 """
 

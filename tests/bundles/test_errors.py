@@ -9,9 +9,11 @@ from functools import cache
 import numpy as np
 import pytest
 
+import glowtrain as gt
 from glowtrain.bundles.codes import ErrorCode
+from glowtrain.graph import Graph, Input
 from glowtrain.types import Array
-from tests.bundles.in_process import READ, WRITE, Instance, Loaded, trainer_and_bundle
+from tests.bundles.in_process import READ, WRITE, Instance, Loaded, compiled, contents, trainer_and_bundle
 from tests.bundles.networks import CASES, Batch
 
 NAME = "head.weight"
@@ -94,6 +96,13 @@ def test_null_pointers_are_refused() -> None:
     for name, *arguments in calls:
         assert loaded().call(name, *arguments) == ErrorCode.NULL_POINTER, (name, arguments)
     assert bits(instance) == before
+
+
+def test_arrays_without_elements_may_be_null() -> None:
+    """As those of an empty vector of C++ are."""
+    x = Input(gt.f32[0, 3], "x")
+    instance = Loaded(compiled(contents(Graph((x,), {"y": x * x}, {}, name="empty")))).instance()
+    assert instance.loaded.call("predict", instance.address, None, None) == ErrorCode.OK
 
 
 def _none(*_: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -142,6 +143,31 @@ def test_names_of_the_library_may_be_a_model_s(name: str, tmp_path: Path) -> Non
         source.write_text(f'{library}#include "{own}.{header}"\n{used}')
         standard = "-std=gnu11" if header == "h" else "-std=gnu++17"
         told([compiler, standard, f"-I{tmp_path}", "-Wall", "-Werror", "-fsyntax-only", str(source)])
+
+
+@gt.model(x=gt.f32["batch", 8])
+def small(x: gt.Value) -> gt.Value:
+    return gt.nn.linear(x, 3)
+
+
+def test_the_documented_interface_compiles(tmp_path: Path) -> None:
+    """As C11, and as C++ with the change that the page names."""
+    page = (HERE.parents[1] / "docs" / "bundles.md").read_text()
+    (block,) = re.findall(r"```c\n(.*?)```", page, re.DOTALL)
+    declared, calls = block.split("small_handle handle;")
+    arrays = "float x[4 * 8] = {0}, output[4 * 3], loss;\nint64_t labels[4] = {0};\nsmall_handle handle;"
+    text = f"{declared}int main(void) {{\n{arrays}{calls}return (int)code;\n}}\n"
+    gt.bundle(
+        small, tmp_path, loss="softmax_cross_entropy", dims={"batch": 4}, optimizer=gt.optim.SGD(0.1), target=HOST
+    )
+    (tmp_path / "page.c").write_text(text)
+    (tmp_path / "page.cpp").write_text(
+        text.replace("static _Alignas(SMALL_ALIGNMENT)", "alignas(SMALL_ALIGNMENT) static")
+    )
+    for compiler, source in (("gcc -std=c11", "page.c"), ("clang -std=c11", "page.c"), ("g++ -std=c++17", "page.cpp")):
+        given, code, made = (str(tmp_path / name) for name in (source, "small.o", "page"))
+        told([*compiler.split(), *STRICT[:-1], given, code, "-o", made])
+        told([made])
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -24,9 +24,8 @@ def call(interface: Interface, function: BundleFunction) -> str:
         **{each.name: POINTER for each in function.outputs},
     )
     f.passed(f.call("ready", I32, f.of["handle"]))
-    f.present(*(each.name for each in function.inputs))
-    if not function.trains:
-        f.present(*(each.name for each in function.outputs))
+    needed = function.inputs if function.trains else (*function.inputs, *function.outputs)
+    f.present(*(each.name for each in needed if each.type.size))  # an empty vector of C++ has no address
     for each, place in zip(function.hyper, _hyper(interface, f, function).values(), strict=True):
         _check_finite(f, each, place)
     outputs = _outputs(f, function)
