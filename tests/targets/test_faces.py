@@ -189,6 +189,18 @@ int main() {
   REQUIRE(code == MLP_WRONG_SIZE);
   try { moved.get("nothing", bias); } catch (const mlp::Error &error) { code = error.code(); }
   REQUIRE(code == MLP_NO_SUCH_VARIABLE);
+  code = 0;
+  try { moved.get("head.bias", std::vector<std::int32_t>(10)); } catch (const mlp::Error &error) { code = error.code(); }
+  REQUIRE(code == MLP_WRONG_SIZE);
+  code = 0;
+  try { moved.set("head.bias", std::array<double, 5>{7}); } catch (const mlp::Error &error) { code = error.code(); }
+  REQUIRE(code == MLP_WRONG_SIZE);
+  std::FILE *full = std::fopen("/dev/full", "wb");  // takes what a buffer holds, and loses it
+  std::vector<char> buffer(MLP_FILE_BYTES + 1);
+  REQUIRE(full && std::setvbuf(full, buffer.data(), _IOFBF, buffer.size()) == 0);
+  try { moved.save(full); } catch (const mlp::Error &error) { code = error.code(); }
+  REQUIRE(code == MLP_WRITE_FAILED);
+  std::fclose(full);
   alignas(MLP_ALIGNMENT) static unsigned char variables[MLP_VARIABLES_BYTES], arena[MLP_ARENA_BYTES];
   mlp_memory memory{};
   memory.version = MLP_VERSION;

@@ -78,6 +78,7 @@ _TEXT = """/* {name}.h as a class. C++17; nothing but the object file is linked.
 #include <cstdio>
 #include <iterator>
 #include <new>
+#include <type_traits>
 #include <utility>
 #ifndef {big}_RETURN_CODES
 #include <stdexcept>
@@ -194,27 +195,40 @@ class Model {{
 #endif  // {big}_HPP
 """
 _VARIABLES = """
-  // A variable's elements, row-major, by name.
+  // A variable's elements, row-major, by name; theirs is the type of C that its own is passed as.
   template <class Container>
   Result get(const char *variable, Container &&to) {{
-    const std::size_t size = std::size(to) * sizeof *std::data(to);
-    return done({name}_get(&handle_, {name}_find(variable), std::data(to), size));
+    const std::uint32_t number = {name}_find(variable);
+    return done({name}_get(&handle_, number, std::data(to), bytes_of(number, std::data(to), std::size(to))));
   }}
   template <class Container>
   Result set(const char *variable, const Container &from) {{
-    const std::size_t size = std::size(from) * sizeof *std::data(from);
-    return done({name}_set(&handle_, {name}_find(variable), std::data(from), size));
+    const std::uint32_t number = {name}_find(variable);
+    return done({name}_set(&handle_, number, std::data(from), bytes_of(number, std::data(from), std::size(from))));
   }}
 
   // All variables as they are at the start, or to and from an open file.
   Result reset() {{ return done({name}_reset(&handle_)); }}
-  Result save(std::FILE *file) {{ return done({name}_save(&handle_, write, file)); }}
+  Result save(std::FILE *file) {{
+    const std::uint32_t code = {name}_save(&handle_, write, file);
+    if (code == {big}_OK && std::fflush(file) != 0) return failed({big}_WRITE_FAILED);
+    return done(code);
+  }}
   Result load(std::FILE *file) {{
     const bool longer = std::fseek(file, 0, SEEK_END) == 0 && std::ftell(file) > {big}_FILE_BYTES;
     return longer ? failed({big}_OTHER_WEIGHTS) : done({name}_load(&handle_, read, file));
   }}
 
  private:
+  // Bytes of so many elements; of elements of another type than a variable's, more than any has.
+  template <class Element>
+  static std::size_t bytes_of(std::uint32_t number, const Element *, std::size_t count) noexcept {{
+    if (number >= {big}_VARIABLES) return 0;
+    const {name}_variable &variable = {name}_variables[number];
+    const bool floating = variable.type[0] == 'f' && variable.size >= sizeof(float);
+    const bool same = sizeof(Element) == variable.size && std::is_floating_point_v<Element> == floating;
+    return same ? count * sizeof(Element) : SIZE_MAX;
+  }}
   static std::size_t write(void *file, const void *data, std::size_t bytes) noexcept {{
     return std::fwrite(data, 1, bytes, static_cast<std::FILE *>(file));
   }}
