@@ -109,7 +109,7 @@ def training_of(
     if empty := [value for value in step.inputs if 0 in value.shape]:
         raise BundleError(f"{model.name}: {empty[0].name} is {empty[0].type}, so that a step has nothing to train on")
     for each, number in hyper.items():
-        as_input(each, number, step.input_types[HYPER + each].dtype)
+        as_input(graphs.optimizer, each, number, step.input_types[HYPER + each].dtype)
     predict = _present(inference(model), values)
     roles = _roles(step, predict, graphs.parameters)
     called = bundle_name(name or model.name)

@@ -34,8 +34,7 @@ class Hyper(MutableMapping[str, float]):
         self._check_name(name)
         if isinstance(value, str):
             raise InputError(f"hyperparameter {name!r} must be a number, not {value!r}")
-        self._optimizer.check(name, float(value))
-        self.inputs[HYPER + name] = as_input(name, value, self._types[HYPER + name])
+        self.inputs[HYPER + name] = as_input(self._optimizer, name, value, self._types[HYPER + name])
         self._values[name] = float(value)
 
     def __delitem__(self, name: str) -> None:
@@ -56,12 +55,16 @@ class Hyper(MutableMapping[str, float]):
             raise InputError(f"{self._optimizer.name} has no hyperparameter {name!r} in this step; it has: {known}")
 
 
-def as_input(name: str, value: float, dtype: DType) -> Array:
-    """A hyperparameter as an input of the step. Raises :class:`InputError` for a number that its type does not hold."""
+def as_input(optimizer: Optimizer, name: str, value: float, dtype: DType) -> Array:
+    """A hyperparameter as an input of the step. Raises :class:`InputError` for one that the optimizer cannot have, or
+    could not have once it is rounded to its type: 0.99999999 is 1 in f32."""
+    optimizer.check(name, float(value))
     with np.errstate(over="ignore"):
         found = np.asarray(value, dtype.numpy)
-    if not np.isfinite(found):
-        raise InputError(f"hyperparameter {name!r} is {dtype} in this step, which does not hold {float(value):g}")
+    try:
+        optimizer.check(name, float(found))
+    except InputError as error:
+        raise InputError(f"{error}: {name} is {dtype} in this step, which does not hold {float(value)!r}") from None
     return found
 
 

@@ -201,7 +201,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[GlowtrainError], str]] = {
     "unknown loss": (tiny, {"loss": "mee"}, InputError, "there is no loss 'mee'"),
     "no model": ("tiny.onnx", {}, BundleError, "bundle takes a graph, a template or a trainer"),
     "fixed point": (tiny, {"fixed_point": True}, BundleError, r"fixed_point .* changes nothing in tiny, which has no"),
-    "rate": (tiny, {"loss": "mse", "optimizer": gt.optim.SGD(1e39)}, InputError, "'lr' is f32 in this step, which"),
+    "rate": (tiny, {"loss": "mse", "optimizer": gt.optim.SGD(1e39)}, InputError, "lr is f32 in this step, which"),
     "native": (native(), {}, BundleError, r"native calls native functions of this process \(doubled\)"),
 }
 

@@ -190,7 +190,8 @@ int main() {
   try { moved.get("nothing", bias); } catch (const mlp::Error &error) { code = error.code(); }
   REQUIRE(code == MLP_NO_SUCH_VARIABLE);
   code = 0;
-  try { moved.get("head.bias", std::vector<std::int32_t>(10)); } catch (const mlp::Error &error) { code = error.code(); }
+  std::int32_t whole[10];
+  try { moved.get("head.bias", whole); } catch (const mlp::Error &error) { code = error.code(); }
   REQUIRE(code == MLP_WRONG_SIZE);
   code = 0;
   try { moved.set("head.bias", std::array<double, 5>{7}); } catch (const mlp::Error &error) { code = error.code(); }

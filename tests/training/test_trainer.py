@@ -74,8 +74,10 @@ def test_hyperparameters_change_without_compiling_again(mlp: gt.Template, points
         trainer.hyper["momentum"] = 0.9
     with pytest.raises(InputError, match="lr must be"):
         trainer.hyper["lr"] = float("nan")
-    with pytest.raises(InputError, match="hyperparameter 'lr' is f32 in this step, which does not hold 1e\\+39"):
+    with pytest.raises(InputError, match=r"not inf: lr is f32 in this step, which does not hold 1e\+39"):
         trainer.hyper["lr"] = 1e39
+    with pytest.raises(InputError, match=r"beta2 must be below 1, not 1.0: beta2 is f32 .* does not hold 0.99999999"):
+        trainer.hyper["beta2"] = 0.99999999
     assert trainer.hyper["lr"] == trainer.hyper.inputs["hyper.lr"] == 0
     with pytest.raises(InputError, match="cannot be removed"):
         del trainer.hyper["lr"]
