@@ -77,6 +77,16 @@ def in_fortran(folder: Path, count: int) -> str:
     return ran(folder, "program", str(count))
 
 
+def test_a_file_that_cannot_be_written_whole_is_an_error_in_fortran(tmp_path: Path) -> None:
+    """Where the system takes no byte, as that of a full disk."""
+    written(tmp_path, faces=["fortran"])
+    (tmp_path / "test.f90").write_text(FORTRAN_SAVES)
+    options = "-Wall", "-std=f2018", "-fno-backtrace", "fortran/three.f90", "test.f90", "three.o"
+    ran(tmp_path, "gfortran", *options, "-o", "program")
+    assert ran(tmp_path, "program").split() == ["0"]
+    assert ran(tmp_path, "bash", "-c", "trap '' XFSZ; ulimit -f 0; ./program").split() == ["10"]
+
+
 def in_rust(folder: Path, count: int) -> str:
     (folder / "rust" / "examples" / "test.rs").write_text(RUST)
     options = "--quiet", "--offline", "--manifest-path", "rust/Cargo.toml", "--example", "test"
@@ -193,6 +203,15 @@ int main(int, char **given) {
     std::printf("%u %08x\n", code, ~state);
   }
 }
+"""
+FORTRAN_SAVES = """
+program test
+  use three
+  implicit none
+  type(three_model) :: model
+  if (three_open(model) /= three_OK) error stop
+  print '(i0)', three_save_file(model%handle, "saved")
+end program
 """
 FORTRAN = """program main
   use, intrinsic :: iso_c_binding

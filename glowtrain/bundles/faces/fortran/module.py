@@ -251,12 +251,14 @@ _FILES = """
     integer(c_int32_t) :: code
     integer(c_int), target :: file
     integer :: failed
+    integer(c_int64_t) :: bytes
     code = {name}_WRITE_FAILED
     open (newunit=file, file=path, access="stream", form="unformatted", status="replace", iostat=failed)
     if (failed /= 0) return
     code = {name}_save(handle, c_funloc(write_piece), c_loc(file))
     close (file, iostat=failed)
-    if (failed /= 0) code = {name}_WRITE_FAILED
+    inquire (file=path, size=bytes) ! a full disk may be no failure of gfortran's close
+    if (failed /= 0 .or. bytes /= {file_bytes}_c_int64_t) code = {name}_WRITE_FAILED
   end function
 
   function {name}_load_file(handle, path) result(code)
