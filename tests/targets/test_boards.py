@@ -81,7 +81,7 @@ def linear(x: gt.Value) -> gt.Value:
 
 
 def test_every_error_code_is_provoked_and_changes_no_variable(board: str, tmp_path: Path) -> None:
-    gt.bundle(linear, tmp_path, loss=LOSS, optimizer=gt.optim.SGD(momentum=0.9), name="m", board=board)
+    gt.bundle(linear, tmp_path, loss=LOSS, optimizer=gt.optim.SGD(momentum=0.9), name="net", board=board)
     shutil.copy(HERE / "board_errors.c", tmp_path)
     printed = made(tmp_path, "run", program="board_errors.c")
     lines = [re.match(r"(\w+): (\d*) ?(.*)", line) for line in printed.splitlines()]
