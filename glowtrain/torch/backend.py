@@ -18,7 +18,7 @@ from glowtrain.backends.discovery import backend_of
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.forks import renew_in_children
 from glowtrain.torch.capture import Captured, captured, check_apart
-from glowtrain.torch.differentiable import Formula, Inference, Training, compiled
+from glowtrain.torch.differentiable import Formula, compiled
 from glowtrain.torch.memory import row_major
 from glowtrain.torch.shapes import ByShape
 
@@ -75,7 +75,7 @@ class CapturedFunction:
             special = self._specialised(key, arguments)
         if special is None:
             return self._eager(arguments)
-        if special.foreign:
+        if special.foreign or special.partial:
             try:
                 special.check(arguments)
             except GlowtrainError as error:
@@ -129,7 +129,8 @@ class Specialised:
         found = captured(module, arguments)
         tensors = [n for n, argument in enumerate(arguments) if isinstance(argument, torch.Tensor)]
         changed = {leaf.name for leaf in found.updates}
-        self._function = _function(found, [arguments[number] for number in tensors])
+        formula = _formula(found, [arguments[number] for number in tensors])
+        self._function = compiled(formula)
         self._tensors = tensors
         self._rearranged = [
             at for at, number in enumerate(tensors) if row_major(arguments[number]) is not arguments[number]
@@ -138,6 +139,7 @@ class Specialised:
         names = [str(node.target) for node in module.graph.nodes if node.op == "placeholder"]
         self.foreign = [at for at in self._changed if OWN not in names[tensors[at]]]
         """The tensors that are changed in place and are no buffers of the module."""
+        self.partial = formula.partial
         self._draws = found.draws
         self._returned = None if found.is_plain else found.returned
         special = self._rearranged or self._changed or self._draws or self._returned is not None
@@ -145,9 +147,14 @@ class Specialised:
         """Whether a call is one of the function, of all arguments."""
 
     def check(self, arguments: Sequence[Any]) -> None:
-        """Raise :class:`ModelError` where a call changes a tensor that shares memory with another one: Dynamo does not
-        look at that."""
+        """Raise :class:`ModelError` where a call changes a tensor that shares memory with another one, and where hooks
+        on a gradient would be called though the loss reads no result of the tensor: Dynamo does not look at that."""
         tensors = [arguments[number] for number in self._tensors]
+        if any(tensors[at]._backward_hooks for at in self.partial):
+            raise ModelError(
+                "a tensor with hooks on its gradient has to do with some results only: PyTorch would call the hooks "
+                "with None where only the others are read"
+            )
         for at, other in itertools.product(self.foreign, tensors):
             check_apart(tensors[at], other)
 
@@ -170,9 +177,7 @@ class Specialised:
         return [each.of(given, computed) for each in self._returned]
 
 
-def _function(found: Captured, tensors: Sequence[torch.Tensor]) -> Inference | Training:
-    """What computes, with gradients if some are wanted."""
+def _formula(found: Captured, tensors: Sequence[torch.Tensor]) -> Formula:
+    """What is computed, with gradients if some are wanted."""
     wanted = [n for n, tensor in enumerate(tensors) if tensor.requires_grad] if torch.is_grad_enabled() else []
-    return compiled(
-        Formula("captured", found.leaves, found.computed, found.updates, wanted, backend_of("cpu"), found.tape)
-    )
+    return Formula("captured", found.leaves, found.computed, found.updates, wanted, backend_of("cpu"), found.tape)

@@ -82,6 +82,12 @@ class Formula:
             return {n: frozenset(self.wanted).intersection(self._tape[n]) for n in self._all_cotangents}
         return {n: frozenset(self._pulled([n])) for n in self._all_cotangents}
 
+    @property
+    def partial(self) -> list[int]:
+        """The leaves that get gradients from some of the results that have any, and not from others."""
+        reached = [each for each in self.connected.values() if each]
+        return sorted(frozenset().union(*reached).difference(frozenset(self.wanted).intersection(*reached)))
+
     @cached_property
     def gradients(self) -> dict[int, Value]:
         """The gradients that there are, by the number of the leaf."""

@@ -11,6 +11,8 @@ from eager import net
 from torch import nn
 from torch.nn import functional as F
 
+from glowtrain.torch.backend import FallbackWarning
+
 pytestmark = pytest.mark.usefixtures("nothing_falls_back")
 
 # --- cotangents that are expanded, not contiguous, or missing --------------------------------------------------------
@@ -161,6 +163,31 @@ def test_hooks_on_parameters_and_results() -> None:
         y = module(ramp(4, 6))
         y.register_hook(lambda gradient: gradient + 1)
         y.sum().backward()
+    same_gradients(other, eager)
+
+
+class Heads(nn.Module):
+    """Two heads, each of which only its own parameters have to do with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.first(x), self.second(x)
+
+
+@pytest.mark.parametrize("read", [(0,), (1,), (0, 1)])
+def test_hooks_on_parameters_of_results_that_are_not_read(read: tuple[int, ...]) -> None:
+    """They are not called: PyTorch would call them with None, so it computes such a module."""
+    eager, ours, other = pair(Heads())
+    for plain in (eager, other):
+        plain.second.weight.register_hook(lambda gradient: 3 * gradient)
+    with pytest.warns(FallbackWarning, match="a tensor with hooks on its gradient"):
+        ours(ramp(4, 6))
+    for module in (eager, ours):
+        results = module(ramp(4, 6))
+        sum(results[n].square().sum() for n in read).backward()
     same_gradients(other, eager)
 
 
