@@ -18,7 +18,7 @@ STEPS = 5
 
 def expected(module: BundleModule, backend: Backend, steps: int = STEPS) -> str:
     """What the example prints, computed by a backend here: the steps, then the other functions."""
-    return str(trace_of(module.contents, backend, steps, fixed_point=module.fixed_point))
+    return str(trace_of(module.contents, backend, steps, options=module.options))
 
 
 def program(module: BundleModule, steps: int = STEPS, seed: int = 0, *, every_variable: bool = False) -> str:

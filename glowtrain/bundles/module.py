@@ -32,14 +32,14 @@ from glowtrain.stages import Options
 
 @dataclass(frozen=True)
 class BundleModule:
-    """Everything that a bundle's files are written from."""
+    """Everything that a bundle's files are written from. ``options``: what its functions were compiled with."""
 
     contents: Contents
     target: Target
     functions: tuple[BundleFunction, ...]
     memory: VariableMemory
     threads: int
-    fixed_point: bool = False
+    options: Options
 
     @property
     def name(self) -> str:
@@ -107,7 +107,7 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     functions = tuple(function_of(contents.name, name, codes[prefixes[name]]) for name in plans)
     layouts = {name: layout for function in functions for name, layout in function.layouts.items()}
     memory = placed(contents.variables, contents.roles, layouts, target.alignment, known=known)
-    return BundleModule(contents, target, functions, memory, threads, options.fixed_point)
+    return BundleModule(contents, target, functions, memory, threads, options)
 
 
 def in_bytes(contents: Contents, options: Options) -> Options:

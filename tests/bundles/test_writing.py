@@ -28,6 +28,7 @@ from glowtrain.cli import app
 from glowtrain.errors import BundleError, CodegenError, GlowtrainError, InputError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.native import NativeFunction
+from glowtrain.stages import Options
 from tests.bundles.in_process import compiled, contents
 from tests.bundles.networks import BATCH, CASES
 from tests.compiler.networks import cnn, mlp
@@ -79,17 +80,32 @@ def test_weights_beside_the_object_or_nowhere(weights: Any, tmp_path: Path) -> N
 
 
 def test_the_example_prints_what_is_expected_with_any_names(tmp_path: Path) -> None:
-    """Where there is a C compiler: names end no comment and no string of C."""
-    compiler = shutil.which("cc")
+    """Names end no comment and no string of C."""
     made = gt.bundle(CASES["several"]().trainer, tmp_path)
     assert made.module.name == "two_sides_of_1"
     assert "*/ %d" not in (tmp_path / "two_sides_of_1.h").read_text()
-    if compiler is not None:
-        flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-Wpedantic"]
-        sources = ["main.c", "two_sides_of_1.o", "-o", "example"]
-        subprocess.run([compiler, *flags, *sources], cwd=tmp_path, check=True)
-        printed = subprocess.run(["./example"], cwd=tmp_path, check=True, capture_output=True).stdout
-        assert printed == (tmp_path / "expected.txt").read_bytes()
+    assert printed_by("two_sides_of_1", tmp_path) in (None, (tmp_path / "expected.txt").read_bytes())
+
+
+@pytest.mark.parametrize("settings", [{"residuals": "bf16"}, {"residuals": "bf16", "memory": "90%"}], ids=str)
+def test_the_example_prints_what_is_expected_with_residuals(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Gradients at rounded activations are others, and so is what the example prints."""
+    training = {"loss": "softmax_cross_entropy", "optimizer": gt.optim.Adam(1e-2), "dims": {"batch": BATCH}}
+    gt.bundle(cnn, tmp_path, **training, **settings)
+    expected = (tmp_path / "expected.txt").read_bytes()
+    assert printed_by("cnn", tmp_path) in (None, expected)
+    gt.bundle(cnn, tmp_path / "exact", **training)
+    assert (tmp_path / "exact" / "expected.txt").read_bytes() != expected
+
+
+def printed_by(name: str, folder: Path) -> bytes | None:
+    """What a bundle's example prints; None where there is no C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-Wpedantic"]
+    subprocess.run([compiler, *flags, "main.c", f"{name}.o", "-o", "example"], cwd=folder, check=True)
+    return subprocess.run(["./example"], cwd=folder, check=True, capture_output=True).stdout
 
 
 def test_names_in_c() -> None:
@@ -301,7 +317,8 @@ def test_dropout_differs_from_step_to_step_and_not_from_run_to_run(tmp_path: Pat
 def test_a_model_in_integers_alone_is_compared_with_integers_alone(tmp_path: Path) -> None:
     graph = network(np.random.default_rng(1))
     made = gt.bundle(graph, tmp_path, fixed_point=True)
-    texts = [str(trace_of(made.module.contents, gt.Cpu(cache=None), 1, fixed_point=fixed)) for fixed in (True, False)]
+    options = made.module.options, Options(facts=gt.Cpu(cache=None).facts)
+    texts = [str(trace_of(made.module.contents, gt.Cpu(cache=None), 1, options=each)) for each in options]
     assert (tmp_path / "expected.txt").read_text() == texts[0]
     assert texts[0] != texts[1]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,13 +20,14 @@ import glowtrain as gt
 from glowtrain import models
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.llvm.target import Target
-from glowtrain.bundles.contents import Contents
+from glowtrain.bundles.contents import STEP, Contents
 from glowtrain.bundles.example import program
 from glowtrain.bundles.header import header
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.verify.elsewhere import parsed
 from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
 from glowtrain.graph import Value
+from glowtrain.lower.own_updates import residuals_for
 from glowtrain.presentation.words import plural
 from glowtrain.stages import Options
 from tests.bundles.in_process import contents
@@ -68,6 +70,7 @@ MODELS: Mapping[str, Callable[[], Contents]] = {
     "MobileNetV2": lambda: trained(models.build("mobilenet", (3, 12, 12))),
     "lstm": lambda: trained(lstm),
     "gpt": lambda: trained(gpt),
+    "cnn, residuals in bf16": lambda: trained(cnn),
     "int8": lambda: contents(network(np.random.default_rng(1))).fixed(),
     "int8, integers only": lambda: contents(network(np.random.default_rng(1))).fixed(),
 }
@@ -85,12 +88,16 @@ EVERY: Mapping[str, Machine] = {**HOSTS, **MACHINES}
 def module_for(target: str, model: str) -> BundleModule:
     """A model's bundle for a target."""
     resolved = Target.named(target)
-    options = Options(facts=Cpu(resolved, cache=None).facts, fixed_point=fixed_point(model))
+    options = options_of(model, resolved)
     return module_of(MODELS[model](), resolved, options, known=True)
 
 
-def fixed_point(model: str) -> bool:
-    return model.endswith("integers only")
+def options_of(model: str, target: Target) -> Options:
+    """What a model is compiled with, as its name says."""
+    options = Options(facts=Cpu(target, cache=None).facts, fixed_point=model.endswith("integers only"))
+    return (
+        replace(options, residuals=residuals_for(MODELS[model]().graphs[STEP], "bf16")) if "bf16" in model else options
+    )
 
 
 def here(machine: Machine, model: str) -> BitTrace:
@@ -100,7 +107,8 @@ def here(machine: Machine, model: str) -> BitTrace:
 
 @cache
 def _here(target: Target, model: str) -> BitTrace:
-    return trace_of(MODELS[model](), Cpu(target, cache=None), STEPS, fixed_point=fixed_point(model))
+    backend = Cpu(target, cache=None)
+    return trace_of(MODELS[model](), backend, STEPS, options=options_of(model, backend.target))
 
 
 def there(machine: Machine, model: str, folder: Path) -> BitTrace:

@@ -75,9 +75,12 @@ class BitTrace:
         return "\n".join([*lines, ""])
 
 
-def trace_of(contents: Contents, backend: Backend, steps: int, seed: int = 0, *, fixed_point: bool = False) -> BitTrace:
-    """What a backend computes here: the steps, if there are any to train, then the other functions once."""
-    options = Options(facts=backend.facts, fixed_point=fixed_point)
+def trace_of(
+    contents: Contents, backend: Backend, steps: int, seed: int = 0, *, options: Options | None = None
+) -> BitTrace:
+    """What a backend computes here: the steps, if there are any to train, then the other functions once. ``options``:
+    what the bundle is compiled with, as residuals in bf16 and fixed point decide about bits."""
+    options = options or Options(facts=backend.facts)
     state = State({variable.name: variable.initial for variable in contents.variables})
     words, trained, outputs = Words(seed), list[StepTrace](), dict[str, Mapping[str, str]]()
     for name, graph in contents.graphs.items():
