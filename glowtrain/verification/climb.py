@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ from glowtrain.backends.base import Artifact, Backend, Instance
 from glowtrain.backends.discovery import backend_of
 from glowtrain.compiler.walk import WALK, Arrival, after, arrive, take
 from glowtrain.deferred import dataclass
-from glowtrain.errors import BackendError, GlowtrainError, InputError
+from glowtrain.errors import BackendError, GlowtrainError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.loops import Buffer
 from glowtrain.lower.lower import values_by_buffer
@@ -45,6 +45,7 @@ from glowtrain.types import Array
 from glowtrain.verification.exact import (
     Arrays,
     ReferenceRun,
+    coarse_values,
     distance,
     local_error,
     longest_reduction,
@@ -79,19 +80,24 @@ def ladder(
     state: Arrays | None = None,
     backend: str | Backend = "cpu",
     *,
+    options: Options | None = None,
     progress: Callable[[str], None] = _silent,
 ) -> VerificationReport:
     """Run a graph once on every rung of a backend's walk, for inputs by name and variables by name (initial values
     where ``state`` has none).
 
-    Every rung's outputs and new variables are compared with those of the reference in f64. ``progress`` is called with
-    the name of each stage when it begins. Raises :class:`InputError` for values of variables that there are not,
-    :class:`BackendError` for a backend whose stages do not end with an artifact.
+    Every rung's outputs and new variables are compared with those of the reference in f64. ``options``: what it is
+    compiled with, by default as :func:`glowtrain.compile` does; with ``residuals``, gradients may be as far off as
+    rounding to bf16 explains. ``progress`` is called with the name of each stage when it begins. Raises
+    :class:`InputError` for values of variables that there are not, :class:`BackendError` for a backend whose stages do
+    not end with an artifact, :class:`MemoryBudgetError` for a budget that cannot be kept.
     """
     if problem := unknown_variables(graph, state or ()):
         raise InputError(f"state is for other variables: {problem}")
     values = {**{v.name: v.initial for v in graph.variables}, **(state or {})}
-    return _Climb(graph, inputs, values, backend_of(backend), progress).report()
+    resolved = backend_of(backend)
+    given = options or Options(facts=resolved.facts, pack_variables=True)
+    return _Climb(graph, inputs, values, resolved, replace(given, check=True), progress).report()
 
 
 def random_inputs(graph: Graph, seed: int = 0, high: Mapping[str, int] | None = None) -> dict[str, Array]:
@@ -117,6 +123,7 @@ class _Climb:
     inputs: Arrays
     state: Arrays
     backend: Backend
+    options: Options
     begins: Callable[[str], None]
     rungs: list[Rung] = field(default_factory=list)
     place: str = ""
@@ -138,13 +145,13 @@ class _Climb:
     def _climb(self) -> None:
         start = time.perf_counter()
         self.begins("reference")
-        self.base = self.reference = run_in_both(self.graph, self.inputs, self.state)
+        self.base = self.reference = self._reference(self.graph)
         self.rungs.append(Rung("reference", time.perf_counter() - start))
         self._interpreter()
         subject: Any = self.graph
         for stage in self.backend.stages(WALK):
             self.begins(stage.name)
-            arrival = self._try(stage.name, partial(take, subject, self._options, stage))
+            arrival = self._try(stage.name, partial(take, subject, self.options, stage))
             if arrival is None:
                 return
             if arrival.result is not subject or (self.passed and not stage.minor):
@@ -156,9 +163,9 @@ class _Climb:
                 "nothing runs"
             )
 
-    @property
-    def _options(self) -> Options:
-        return Options(facts=self.backend.facts, check=True)
+    def _reference(self, graph: Graph) -> ReferenceRun:
+        reference = run_in_both(graph, self.inputs, self.state)
+        return replace(reference, coarse=coarse_values(graph, self.options))
 
     def _arrived(self, arrival: Arrival) -> None:
         """A rung; where it differs, the minor stages before it as well."""
@@ -198,7 +205,7 @@ class _Climb:
                 self._compiled(arrival)
 
     def _graph(self, arrival: Arrival) -> None:
-        reference = run_in_both(arrival.result, self.inputs, self.state)
+        reference = self._reference(arrival.result)
         results = _results(arrival.result, reference.values)
         self._compare(arrival.stage.name, results, partial(self._first_value, reference))
         self.reference = reference
@@ -218,7 +225,7 @@ class _Climb:
         """From here on buffers hold the values of the latest graph, which a minor stage may have made."""
         graphs = [each.result for each in self.passed if isinstance(each.result, Graph)]
         if graphs:
-            self.reference = run_in_both(graphs[-1], self.inputs, self.state)
+            self.reference = self._reference(graphs[-1])
         self.values = values_by_buffer(self.reference.graph)
 
     def _evaluated(self) -> Arrays:
@@ -269,7 +276,7 @@ class _Climb:
         """What a backend makes of the plan, or of the graph where there is none."""
         stages = backend.stages(WALK)
         subject = self.graph if self.plan is None else self.plan
-        artifact: Artifact = arrive(subject, self._options, stages if self.plan is None else after("plan", stages))
+        artifact: Artifact = arrive(subject, self.options, stages if self.plan is None else after("plan", stages))
         return artifact
 
     def _try(self, name: str, run: Callable[[], _Result]) -> _Result | None:
@@ -277,6 +284,8 @@ class _Climb:
         started = time.perf_counter()
         try:
             return run()
+        except MemoryBudgetError:
+            raise
         except GlowtrainError as error:
             self.rungs.append(Rung(name, time.perf_counter() - started, math.inf, problem=str(error)))
             return None
@@ -336,7 +345,7 @@ class _Climb:
         if self.program is None or self.plan is None or instance.arena is None:
             return ""
         plan = unshared(self.program)
-        artifact = arrive(plan, self._options, after("plan", self.backend.stages(WALK)))
+        artifact = arrive(plan, self.options, after("plan", self.backend.stages(WALK)))
         _, _, apart = run_loaded(self.backend, artifact, self.graph, self.inputs, self.state)
         assert apart.arena is not None
         length = longest_reduction(self.reference.graph)

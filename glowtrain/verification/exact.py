@@ -13,6 +13,7 @@ from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.retype import FLOATS, retyped_operator, widened
+from glowtrain.stages import Options
 from glowtrain.types import Array, dtype_of, f64
 
 Arrays = Mapping[str, Array]
@@ -31,17 +32,26 @@ to each element, at most LARGEST_CHANGE) are."""
 
 @dataclass
 class ReferenceRun:
-    """A graph's values in its own types, and how far each may be from its value in f64."""
+    """A graph's values in its own types, and how far each may be from its value in f64.
+
+    ``coarse``: the values that are computed of saved activations in bf16 (:func:`coarse_values`).
+    """
 
     graph: Graph
     values: Mapping[Value, Array]
     exact: Mapping[Value, Array]
     inputs: Arrays
     state: Arrays
+    coarse: frozenset[Value] = frozenset()
 
     def error(self, value: Value, found: Array) -> float:
         """Distance from f64 over what is allowed: at most 1 is good."""
-        return distance(found, self.values[value], self.exact[value], longest_reduction(self.graph))
+        length, coarsest = longest_reduction(self.graph), self.coarsest(value)
+        return distance(found, self.values[value], self.exact[value], length, coarsest)
+
+    def coarsest(self, value: Value) -> float:
+        """The epsilon of what a value is computed of, where that is not its own."""
+        return EPSILON["bf16"] if value in self.coarse else 0.0
 
     def beside_a_kink(self, value: Value, found: Array) -> float:
         """The distance over what small changes of all inputs and variables make of the result in f64.
@@ -64,6 +74,7 @@ class ReferenceRun:
         """Results in f64 for inputs and variables that are changed at random, by about what rounding adds up to."""
         random = np.random.default_rng(0)
         epsilons = [EPSILON[value.dtype.name] for value in self.exact if value.dtype.is_float]
+        epsilons += [EPSILON["bf16"]] if self.coarse else []
         size = min(CHANGE * max(epsilons, default=EPSILON["f32"]), LARGEST_CHANGE)
         wide = widened(self.graph)
         runs: list[Mapping[Value, Array]] = []
@@ -83,6 +94,14 @@ def run_in_both(graph: Graph, inputs: Arrays, state: Arrays) -> ReferenceRun:
     exact = interpreter.evaluate(wide.graph, feeds, {v.name: _as(state[v.name], v) for v in wide.graph.variables})
     in_f64 = {old: exact[new] for old, new in wide.values.items() if new in exact}
     return ReferenceRun(graph, values, in_f64, inputs, state)
+
+
+def coarse_values(graph: Graph, options: Options) -> frozenset[Value]:
+    """What a step computes of activations that were saved for backward in bf16: new values of variables but for those
+    that the forward pass updates."""
+    if options.residuals is None:
+        return frozenset()
+    return frozenset(value for v, value in graph.updates.items() if v.name not in options.residuals.forward)
 
 
 def _changed(array: Array, value: Value, random: np.random.Generator, size: float) -> Array:
@@ -109,15 +128,17 @@ class RoundingBound:
     tolerance: float
 
 
-def bound(natural: Array, exact: Array, length: float, scale: float = 0.0) -> RoundingBound:
+def bound(natural: Array, exact: Array, length: float, scale: float = 0.0, coarsest: float = 0.0) -> RoundingBound:
     """What the rounding of ``natural``, the interpreter's result, against ``exact``, the same in f64, explains.
 
     ``length``: terms of the longest sum; ``scale``: the largest operand, if larger than the result: what cancels leaves
-    its rounding behind. Integers, and the places of NaN and infinities, must be those of ``natural``.
+    its rounding behind; ``coarsest``: the largest epsilon of what it is computed of. Integers, and the places of NaN
+    and infinities, must be those of ``natural``.
     """
     epsilon = EPSILON.get(dtype_of(natural.dtype).name)
     if epsilon is None:
         return RoundingBound(natural, 0.0)
+    epsilon = max(epsilon, coarsest)
     narrow, wide = natural.astype(np.float64), exact.astype(np.float64)
     expected = np.where(np.isfinite(narrow) & np.isfinite(wide), wide, narrow)
     finite = np.isfinite(expected)
@@ -132,11 +153,11 @@ def same_bits(one: Array, other: Array) -> bool:
     return bool(np.all((bits[0] == bits[1]) | ((one != one) & (other != other))))
 
 
-def distance(found: Array, natural: Array, exact: Array, length: float) -> float:
+def distance(found: Array, natural: Array, exact: Array, length: float, coarsest: float = 0.0) -> float:
     """How far ``found`` is from what is expected, over what :func:`bound` allows; NaN if shapes or types differ."""
     if found.shape != natural.shape or found.dtype != natural.dtype:
         return math.nan
-    allowed = bound(natural, exact, length)
+    allowed = bound(natural, exact, length, coarsest=coarsest)
     if not allowed.tolerance:
         return 0.0 if np.array_equal(found, natural) else math.inf
     got, finite = found.astype(np.float64), np.isfinite(allowed.expected)

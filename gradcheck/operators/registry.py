@@ -21,6 +21,7 @@ from rich.text import Text
 
 from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError, InputError, VerificationError
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.operators.coverage import Covered, covered, summary, untested
 from glowtrain.gradcheck.operators.edges import drawn_edge, drawn_example
 from glowtrain.gradcheck.operators.oracles import (
@@ -34,6 +35,8 @@ from glowtrain.gradcheck.operators.oracles import (
     operands_with_gradients,
 )
 from glowtrain.gradcheck.programs.case import Case
+from glowtrain.gradcheck.programs.options import Choice, drawn_choice
+from glowtrain.gradcheck.programs.options import described as described_choice
 from glowtrain.gradcheck.programs.programs import drawn_case
 from glowtrain.gradcheck.programs.rungs import PROGRAM_ORACLES, check_case
 from glowtrain.gradcheck.programs.shrink import fails_by, minimal, save_case
@@ -344,24 +347,25 @@ def _programs(run: _Run, examples: range) -> Iterator[tuple[str, Measure]]:
         except MISTAKES as error:
             yield f"program {example}", failure("gradient", error)
             continue
-        for measure in check_case(case, oracles, run.seed):
+        choice = drawn_choice(ChoiceDraw(run.seed, "options", example))
+        for measure in check_case(case, oracles, run.seed, choice):
             where = f"program {example}"
             if measure.status == "failed":
-                where += _repeatable(run, example, case, measure.oracle)
+                where += _repeatable(run, example, case, choice, measure.oracle)
                 run = replace(run, shrink=False)
             yield where, measure
 
 
-def _repeatable(run: _Run, example: int, case: Case, oracle: str) -> str:
-    """A failing program, as small as it gets, and the command that repeats it."""
+def _repeatable(run: _Run, example: int, case: Case, choice: Choice, oracle: str) -> str:
+    """A failing program, as small as it gets, what it is compiled with, and the command that repeats it."""
     if run.shrink:
-        case = minimal(case, fails_by(oracle, run.seed))
-    told = ""
+        case = minimal(case, fails_by(oracle, run.seed, choice))
+    told = f", {described_choice(choice)}"
     if run.keep:
         path = Path(run.keep) / f"program-{run.seed}-{example}-{oracle.replace(' ', '-')}.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            told = f"; repeat it with: {save_case(case, path, oracle, run.seed)}"
+            told += f"; repeat it with: {save_case(case, path, oracle, run.seed, choice)}"
         except GlowtrainError as error:
-            told = f"; it cannot be kept as a file: {error}"
+            told += f"; it cannot be kept as a file: {error}"
     return f"{told}\n{case}"

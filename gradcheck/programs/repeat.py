@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from glowtrain.errors import GlowtrainError
+from glowtrain.gradcheck.programs.options import described
 from glowtrain.gradcheck.programs.rungs import check_case
 from glowtrain.gradcheck.programs.shrink import load_case
 
@@ -24,7 +25,9 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     print(saved.case)
-    measures = list(check_case(saved.case, [saved.oracle], saved.seed))
+    if with_options := described(saved.choice):
+        print(f"compiled with {with_options}")
+    measures = list(check_case(saved.case, [saved.oracle], saved.seed, saved.choice))
     for measure in measures:
         told = f": {measure.detail}" if measure.detail else ""
         print(f"{measure.oracle} {measure.status}, error {measure.error:.3g}, {measure.ratio:.3g} of allowed{told}")

@@ -19,17 +19,18 @@ from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.backends.state import State
 from glowtrain.compiler.walk import WALK, after, arrive, walk
+from glowtrain.errors import MemoryBudgetError
 from glowtrain.gradcheck.operators import ladder
 from glowtrain.gradcheck.operators.differences import check_directions, check_gradient, compared
 from glowtrain.gradcheck.operators.oracles import MISTAKES, failure
 from glowtrain.gradcheck.programs.case import Case
+from glowtrain.gradcheck.programs.options import DEFAULTS, Choice, options_for
 from glowtrain.gradcheck.report.report import Measure
 from glowtrain.graph import Graph, Value
 from glowtrain.graph.retype import widened
 from glowtrain.program.interpret.evaluate import evaluate as run_program
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
-from glowtrain.stages import Options
 from glowtrain.types import Array, f64
 from glowtrain.verification.exact import (
     EPSILON,
@@ -38,6 +39,7 @@ from glowtrain.verification.exact import (
     ReferenceRun,
     RoundingBound,
     bound,
+    coarse_values,
     longest_reduction,
     same_bits,
 )
@@ -54,12 +56,15 @@ Runner = Callable[[Arrays], dict[str, Array]]
 """A step: results and new state by name, for inputs by name; the state is kept."""
 
 
-def check_case(case: Case, oracles: Sequence[str], seed: int = 0) -> Iterator[Measure]:
-    """The measures of some of :data:`PROGRAM_ORACLES`; an oracle that raises counts as failed."""
-    rungs = Rungs(case)
+def check_case(case: Case, oracles: Sequence[str], seed: int = 0, choice: Choice = DEFAULTS) -> Iterator[Measure]:
+    """The measures of some of :data:`PROGRAM_ORACLES` for a step that is compiled with the options of ``choice``; an
+    oracle that raises counts as failed."""
+    rungs = Rungs(case, choice)
     for oracle in oracles:
         try:
             yield from PROGRAM_ORACLES[oracle](rungs, np.random.default_rng(seed))
+        except MemoryBudgetError as error:
+            yield Measure(oracle, detail=str(error), kind="absent")
         except MISTAKES as error:
             yield failure(oracle, error)
 
@@ -67,10 +72,10 @@ def check_case(case: Case, oracles: Sequence[str], seed: int = 0) -> Iterator[Me
 class Rungs:
     """The stages of the compiler for a case's step, each made when it is first asked for, and verified."""
 
-    def __init__(self, case: Case, backend: str = "cpu") -> None:
+    def __init__(self, case: Case, choice: Choice = DEFAULTS, backend: str = "cpu") -> None:
         self.case = case
         self.backend = backend_of(backend)
-        self.options = Options(facts=self.backend.facts, check=True)
+        self.options = options_for(choice, case.step, self.backend.facts)
         self._walk = walk(case.step, self.options, self.backend.stages(WALK))
         self._results: dict[str, Any] = {}
         self._error: Exception | None = None
@@ -102,15 +107,15 @@ class Rungs:
     @cached_property
     def expected(self) -> list[ReferenceRun]:
         """Every value after each step, in the program's own types and in f64."""
-        own = interpreted(self.graph, self.case.feeds)
+        own, coarse = interpreted(self.graph, self.case.feeds), coarse_values(self.graph, self.options)
         if all(value.dtype == f64 or not value.dtype.is_float for value in _values(self.graph)):
-            return [ReferenceRun(self.graph, values, values, feeds, state) for values, feeds, state in own]
+            return [ReferenceRun(self.graph, values, values, feeds, state, coarse) for values, feeds, state in own]
         wide = widened(self.graph)
         exact = interpreted(wide.graph, {v.name: _as(self.case.feeds[v.name], v) for v in wide.graph.inputs})
         steps = []
         for (values, feeds, state), (reference, _, _) in zip(own, exact, strict=True):
             same = {old: reference[new] for old, new in wide.values.items() if new in reference}
-            steps.append(ReferenceRun(self.graph, values, same, feeds, state))
+            steps.append(ReferenceRun(self.graph, values, same, feeds, state, coarse))
         return steps
 
     @cached_property
@@ -119,7 +124,10 @@ class Rungs:
         names, length = named(self.graph), longest_reduction(self.graph)
         coarsest = {name: _coarsest(value) for name, value in names.items()}
         return [
-            {name: within(value, reference, length, coarsest[name]) for name, value in names.items()}
+            {
+                name: within(value, reference, length, max(coarsest[name], reference.coarsest(value)))
+                for name, value in names.items()
+            }
             for reference in self.expected
         ]
 
@@ -206,7 +214,7 @@ def _gradient(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
 def _integers(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
     """A step with what is quantized in integers, against the step as it was given."""
     given, graph = rungs.case.step, rungs.graph
-    if graph is given:
+    if graph is given or rungs.options.fixed_point:  # which may be one unit off
         return
     found, reference = evaluate(graph, rungs.case.feeds), evaluate(given, rungs.case.feeds)
     for name, value in named(given).items():
@@ -242,8 +250,9 @@ def _planned(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
 
 
 def _compiled(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
-    """Steps of what the backend compiled."""
-    yield from rungs.compare("compiled", _stepping(rungs.backend, rungs.at("compiled"), rungs), STEPS)
+    """Steps of what the backend compiled; one where gradients are rounded, of which the next begins elsewhere."""
+    steps = STEPS if rungs.options.residuals is None else 1
+    yield from rungs.compare("compiled", _stepping(rungs.backend, rungs.at("compiled"), rungs), steps)
 
 
 def _stepping(backend: Backend, artifact: Artifact, rungs: Rungs) -> Runner:

@@ -20,6 +20,7 @@ from glowtrain.backends.interpreter import evaluate
 from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.gradcheck.programs.case import Case
+from glowtrain.gradcheck.programs.options import DEFAULTS, Choice
 from glowtrain.gradcheck.programs.rungs import check_case
 from glowtrain.graph import Graph, Input, Value, constant, rebuild
 from glowtrain.loading.load import load
@@ -35,12 +36,13 @@ ABOUT = "about"
 Fails = Callable[[Case], bool]
 
 
-def fails_by(oracle: str, seed: int = 0) -> Fails:
+def fails_by(oracle: str, seed: int = 0, choice: Choice = DEFAULTS) -> Fails:
     """Whether an oracle for programs fails on a case, and in the same way as on the first: differs, or raises."""
     ways: list[str] = []
 
     def fails(case: Case) -> bool:
-        failed = [measure.detail for measure in check_case(case, [oracle], seed) if measure.status == "failed"]
+        measures = check_case(case, [oracle], seed, choice)
+        failed = [measure.detail for measure in measures if measure.status == "failed"]
         ways.extend(map(_way, failed[:1]))
         return bool(failed) and _way(failed[0]) == ways[0]
 
@@ -169,14 +171,15 @@ def _feeds(case: Case) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Saved:
-    """A case in files, the oracle that failed, and its seed."""
+    """A case in files, the oracle that failed, its seed, and what it was compiled with."""
 
     case: Case
     oracle: str
     seed: int
+    choice: Choice
 
 
-def save_case(case: Case, path: Path | str, oracle: str, seed: int = 0) -> str:
+def save_case(case: Case, path: Path | str, oracle: str, seed: int = 0, choice: Choice = DEFAULTS) -> str:
     """Write ``path`` (.onnx: the loss over its inputs) and the same name with .npz (their numbers, and what failed).
 
     Returns the command that repeats the failure. Raises what :func:`glowtrain.save` does, and ``OSError``.
@@ -186,7 +189,8 @@ def save_case(case: Case, path: Path | str, oracle: str, seed: int = 0) -> str:
     save(Graph(case.inputs, outputs, name="program"), path)
     names = [case.inputs[k].name for k in case.parameters]
     states = [case.inputs[k].name for k, _ in case.states]
-    about = {"oracle": oracle, "seed": seed, "parameters": names, "states": states, "apart": case.apart}
+    about = {"oracle": oracle, "seed": seed, "options": dict(choice)}
+    about |= {"parameters": names, "states": states, "apart": case.apart}
     arrays: dict[str, Any] = {name: _plain(array) for name, array in _feeds(case).items()}
     arrays[ABOUT] = np.array(json.dumps(about))
     np.savez(path.with_suffix(".npz"), **arrays)
@@ -229,4 +233,4 @@ def load_case(path: Path | str) -> Saved:
         tuple((places[name], roots[f"{name}.next"]) for name in about["states"]),
         bool(about["apart"]),
     )
-    return Saved(case, str(about["oracle"]), int(about["seed"]))
+    return Saved(case, str(about["oracle"]), int(about["seed"]), about["options"])

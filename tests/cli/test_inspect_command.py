@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import done
+from tests.cli.commands import done, refused
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,18 @@ def test_inspect_a_file(trained: Path) -> None:
     assert "taking batch=64" in said
 
 
-def test_verify_climbs_the_ladder(trained: Path) -> None:
-    said = done("verify", trained, "--train", "--optimizer", "sgd", "--momentum", "0.9")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("--memory", "small", "--residuals", "bf16"),
+        ("--micro-batches", "2", "--memory", "keep"),
+    ],
+)
+def test_verify_climbs_the_ladder(trained: Path, settings: tuple[str, ...]) -> None:
+    said = done("verify", trained, "--train", "--optimizer", "sgd", "--momentum", "0.9", *settings)
     assert "compiled" in said
+
+
+def test_verify_says_that_a_budget_cannot_be_kept(trained: Path) -> None:
+    assert "of memory are too few" in refused("verify", trained, "--train", "--memory", "1KB")

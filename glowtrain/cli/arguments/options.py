@@ -96,6 +96,7 @@ Residuals = Annotated[
         help="What the backward pass reads of the forward pass waits for it as bf16, in half of the memory: bf16.",
     ),
 ]
+FixedPoint = Annotated[bool, typer.Option("--fixed-point", help="Quantized models in integers alone, without floats.")]
 CacheFolder = Annotated[
     Path | None,
     typer.Option("--cache", metavar="DIR", help="Keep compiled code in this folder and not in the user's."),

@@ -14,8 +14,12 @@ from glowtrain.cli.arguments.options import OPTIMIZER, SCHEDULES, TRAINING
 from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
+from glowtrain.lower.own_updates import residuals_for
+from glowtrain.memory.budget import budget_of
+from glowtrain.memory.residuals import checked_type
 from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
+from glowtrain.stages import Facts, Options
 from glowtrain.trainer.graphs import TrainerGraphs, optimizer_variables
 from glowtrain.trainer.micro_batches.split import MicroBatches, checked_count
 
@@ -116,11 +120,12 @@ def step_graphs(
     )
 
 
-def training_step(
-    graph: Graph, loss: str, output: str | None, trainable: list[str], optimizer: str, momentum: float | None
-) -> Graph:
-    """The training step that ``train`` would compile for a graph."""
-    return step_graphs(graph, loss, output, trainable, optimizer, momentum).step_of(graph)
+def compile_options(
+    graph: Graph, facts: Facts, memory: str | None, residuals: str | None, *, fixed_point: bool = False
+) -> Options:
+    """What ``train`` and ``bundle`` compile a model or a step with. Raises :class:`InputError`."""
+    saved = residuals_for(graph, checked_type(residuals))
+    return Options(facts=facts, fixed_point=fixed_point, memory=budget_of(memory), residuals=saved)
 
 
 def parts_of_batches(given: str) -> MicroBatches:

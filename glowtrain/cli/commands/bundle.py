@@ -44,9 +44,6 @@ BundleWeights = Annotated[
 BundleThreads = Annotated[
     int, typer.Option(min=1, max=MOST, metavar="N", help="Threads that a host may share a step out to.")
 ]
-BundleFixedPoint = Annotated[
-    bool, typer.Option("--fixed-point", help="Quantized models in integers alone, without floats.")
-]
 BundleOptimize = Annotated[str, typer.Option(metavar="O", help="Code that is fast (speed) or small (size).")]
 BundleRam = Annotated[
     str | None, typer.Option(metavar="BYTES", help="What the processor has, such as 256KB: more is an error.")
@@ -66,7 +63,7 @@ def bundle(
     name: Annotated[str | None, typer.Option(metavar="NAME", help="What symbols and files begin with.")] = None,
     weights: BundleWeights = "object",
     threads: BundleThreads = 1,
-    fixed_point: BundleFixedPoint = False,
+    fixed_point: options.FixedPoint = False,
     memory: options.Memory = None,
     micro_batches: options.MicroBatchCount = 1,
     residuals: options.Residuals = None,

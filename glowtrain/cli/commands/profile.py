@@ -13,15 +13,12 @@ from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.files import check_writable, write_text
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
-from glowtrain.cli.arguments.training import step_graphs, step_options
+from glowtrain.cli.arguments.training import compile_options, step_graphs, step_options
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
 from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
-from glowtrain.lower.own_updates import residuals_for
-from glowtrain.memory.budget import budget_of
-from glowtrain.memory.residuals import checked_type
 from glowtrain.presentation.figures import check_drawing
 from glowtrain.presentation.tables import table
 from glowtrain.profiling import table as texts
@@ -31,7 +28,6 @@ from glowtrain.profiling.numbers import json_text
 from glowtrain.profiling.page import html_page
 from glowtrain.profiling.report import ProfileReport
 from glowtrain.profiling.trace import trace_text
-from glowtrain.stages import Options
 from glowtrain.trainer.graphs import DEFAULT_BATCH, fixed_batch, specs_of
 from glowtrain.trainer.micro_batches.within_budget import proposing
 
@@ -86,11 +82,11 @@ def profile(
     files = ProfileFiles(html, trace, json_path)
     files.check()
     step_options(micro_batches, residuals, train=train)
-    chosen, budget = backend_of(backend, threads), budget_of(memory)
+    chosen = backend_of(backend, threads)
     graph = model_graph(model, dims, batch_size, open_batch=open_batch, untie=untie)
     graphs = step_graphs(graph, loss, output, trainable, optimizer, momentum, micro_batches) if train else None
     step = graph if graphs is None else graphs.step_of(graph)
-    how = Options(facts=chosen.facts, memory=budget, residuals=residuals_for(step, checked_type(residuals)))
+    how = compile_options(step, chosen.facts, memory, residuals)
     with waiting("profiling") as told, proposing(graphs, graph.binding, how, chosen):
         report = measured(step, chosen, runs, told=told, options=how)
     show(report)

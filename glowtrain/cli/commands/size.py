@@ -11,7 +11,6 @@ from glowtrain.cli.arguments.models import open_model, parse_dims
 from glowtrain.cli.arguments.training import optimizer_of, require_train
 from glowtrain.cli.commands.bundle import (
     BundleBatch,
-    BundleFixedPoint,
     BundleOptimize,
     BundleRam,
     BundleTarget,
@@ -38,7 +37,7 @@ def size(
     open_batch: options.OpenBatch = False,
     weights: BundleWeights = "object",
     threads: BundleThreads = 1,
-    fixed_point: BundleFixedPoint = False,
+    fixed_point: options.FixedPoint = False,
     memory: options.Memory = None,
     micro_batches: options.MicroBatchCount = 1,
     residuals: options.Residuals = None,

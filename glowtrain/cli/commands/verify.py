@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +10,10 @@ import typer
 
 from glowtrain import losses
 from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm.target import Target
-from glowtrain.bundles.contents import Contents, contents_of
-from glowtrain.bundles.module import module_of
+from glowtrain.bundles.contents import PREDICT, STEP, Contents, contents_of
+from glowtrain.bundles.module import in_bytes, module_of
 from glowtrain.bundles.verify.elsewhere import PROGRAM, ExampleRunner
 from glowtrain.bundles.verify.record import Record, check_against, record_of, require_same
 from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
@@ -21,16 +22,25 @@ from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
 from glowtrain.cli.arguments.targets import TARGETS
-from glowtrain.cli.arguments.training import is_given, optimizer_of, require_train, training_step
+from glowtrain.cli.arguments.training import (
+    compile_options,
+    is_given,
+    optimizer_of,
+    require_train,
+    step_graphs,
+    step_options,
+)
 from glowtrain.cli.commands.bundle import batch_of
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
 from glowtrain.errors import InputError
 from glowtrain.graph import Template
 from glowtrain.presentation.words import plural
-from glowtrain.stages import Options
+from glowtrain.stages import Facts, Options
 from glowtrain.verification import ladder, random_inputs
 
+Settings = Callable[[Facts], Options]
+"""What bundles are compiled with for a processor of these facts."""
 BATCH = 4
 STEPS = 5
 ELSEWHERE = "Other processors"
@@ -43,6 +53,10 @@ def verify(
     model: options.Model,
     train: options.WholeStep = False,
     backend: options.Backend = "cpu",
+    memory: options.Memory = None,
+    micro_batches: options.MicroBatchCount = 1,
+    residuals: options.Residuals = None,
+    fixed_point: options.FixedPoint = False,
     batch: Annotated[
         int | None, typer.Option(min=1, metavar="N", help=f"Examples in a batch that the model leaves open ({BATCH}).")
     ] = None,
@@ -83,7 +97,8 @@ def verify(
 ) -> None:
     """Run a model in every form that the compiler gives it, and compare each with the reference in double precision.
 
-    Names the first form that differs, and the operator or kernel at which it begins to. With --target the last form is
+    Names the first form that differs, and the operator or kernel at which it begins to. --memory, --micro-batches,
+    --residuals and --fixed-point compile it as train and bundle do with them. With --target the last form is
     a bundle that another compiler builds and --run runs, and the bits of some steps are compared; --record and
     --against do so for two machines that never meet. The first step, function and variable that differ are named.
 
@@ -93,12 +108,15 @@ def verify(
 
     glowtrain verify model.onnx --train --optimizer sgd --momentum 0.9 --dims batch=8
 
+    glowtrain verify cnn --train --memory small --residuals bf16
+
     glowtrain verify mlp --train --target aarch64 --run "qemu-aarch64 {}"
 
     glowtrain verify mlp --train --record here.json
     """
     require_train(context, train=train, others=("steps",))
     import_modules(modules)
+    step_options(micro_batches, residuals, train=train)
     processors = [Target.named(each) for each in target]
     network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie)
     bound = batch_of(network, batch)
@@ -111,23 +129,31 @@ def verify(
             (trainable or None) if train else None,
             {},
             None,
+            micro_batches=micro_batches,
         ).fixed()
-        _compare_bits(contents, processors, ExampleRunner(compiler, run), steps, seed, record, against)
+
+        def settings(facts: Facts) -> Options:
+            step = contents.graphs[STEP if train else PREDICT]
+            return compile_options(step, facts, memory, residuals, fixed_point=fixed_point)
+
+        _compare_bits(contents, settings, processors, ExampleRunner(compiler, run), steps, seed, record, against)
         return
     if compiler is not None or run != PROGRAM:
         raise InputError("--cc and --run are for a bundle: name its --target")
     if is_given(context, "steps"):
         raise InputError("--steps is for --target, --record and --against: the ladder compares one step")
     if train:
-        graph = training_step(graph, loss, output, trainable, optimizer, momentum)
+        graph = step_graphs(graph, loss, output, trainable, optimizer, momentum, micro_batches).step_of(graph)
+    how = compile_options(graph, backend_of(backend).facts, memory, residuals, fixed_point=fixed_point)
     with waiting("verifying") as progress:
-        report = ladder(graph, random_inputs(graph, seed), backend=backend, progress=progress)
+        report = ladder(graph, random_inputs(graph, seed), backend=backend, options=how, progress=progress)
     out.print(report)
     report.require()
 
 
 def _compare_bits(
     contents: Contents,
+    settings: Settings,
     targets: Sequence[Target],
     runner: ExampleRunner,
     steps: int,
@@ -138,12 +164,12 @@ def _compare_bits(
     if len(targets) > 1 and (record or against):
         raise InputError("--record and --against are of one arithmetic: give one --target at most")
     if record or against:
-        trace = _here(contents, targets[0] if targets else Target.host(), steps, seed)
+        trace = _here(contents, settings, targets[0] if targets else Target.host(), steps, seed)
         _recorded(contents, trace, seed, record, against)
     for target in targets:
-        trace = _here(contents, target, steps, seed)
+        trace = _here(contents, settings, target, steps, seed)
         with waiting(f"computing for {target.name}"):
-            there = _elsewhere(contents, target, runner, steps, seed)
+            there = runner.trace(module_of(contents, target, settings(facts_for(target)), known=True), steps, seed)
         require_same(contents.name, trace, there, f"{target.name} ({runner.command})")
         out.print(f"{contents.name}: {_what(trace)}: the same bits on {target.name} ({runner.command}) as here")
 
@@ -158,15 +184,16 @@ def _recorded(contents: Contents, trace: BitTrace, seed: int, record: Path | Non
         out.print(f"{contents.name}: {_what(trace)}: the bits of {against}")
 
 
-def _here(contents: Contents, target: Target, steps: int, seed: int) -> BitTrace:
+def _here(contents: Contents, settings: Settings, target: Target, steps: int, seed: int) -> BitTrace:
     """What this machine computes with a target's arithmetic."""
     with waiting("computing here"):
-        return trace_of(contents, backend_like(target), steps, seed)
+        how = in_bytes(contents, settings(facts_for(target)))
+        return trace_of(contents, backend_like(target), steps, seed, options=how)
 
 
-def _elsewhere(contents: Contents, target: Target, runner: ExampleRunner, steps: int, seed: int) -> BitTrace:
-    options_ = Options(facts=Cpu(target, cache=None).facts)
-    return runner.trace(module_of(contents, target, options_, known=True), steps, seed)
+def facts_for(target: Target) -> Facts:
+    """What passes know of a target."""
+    return Cpu(target, cache=None).facts
 
 
 def _what(trace: BitTrace) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from glowtrain.backends.base import Backend
@@ -13,7 +12,7 @@ from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.feed import feed, stored
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_graph, parse_dims
-from glowtrain.cli.arguments.training import kept_for_updates, optimizer_of, step_graphs
+from glowtrain.cli.arguments.training import compile_options, kept_for_updates, optimizer_of, step_graphs
 from glowtrain.cli.commands.inspect import arguments as given
 from glowtrain.cli.commands.inspect.stages import MEMORY, show
 from glowtrain.cli.terminal.console import command, out
@@ -22,9 +21,6 @@ from glowtrain.cli.terminal.summary import refusals, shared_parameters
 from glowtrain.cli.terminal.updates import show_proposal
 from glowtrain.graph import Graph
 from glowtrain.losses import Loss, by_name
-from glowtrain.lower.own_updates import residuals_for
-from glowtrain.memory.budget import budget_of
-from glowtrain.memory.residuals import checked_type
 from glowtrain.optim import Optimizer
 from glowtrain.profiling.memory import memory_report
 from glowtrain.profiling.memory import plot as draw
@@ -92,7 +88,6 @@ def inspect(
     given.check_memory(memory, devices, budget)
     given.check_picture(stage, plot, parts=devices is not None)
     given.check_step(micro_batches, residuals, train=train, parts=devices is not None, proposal=budget is not None)
-    how = Options(facts=chosen.facts, memory=budget_of(memory))
     examples = stored(dataset, data_dir) if dataset is not None else None
     if budget is not None:
         given.check_budget(stage, dataset, trainable)
@@ -105,7 +100,7 @@ def inspect(
         return
     graphs = step_graphs(graph, loss, output, trainable, optimizer, momentum, micro_batches) if train else None
     step = graph if graphs is None else graphs.step_of(graph)
-    how = replace(how, residuals=residuals_for(step, checked_type(residuals)))
+    how = compile_options(step, chosen.facts, memory, residuals)
     if explain:
         refusals(step, chosen, how)
     elif devices is not None:
