@@ -9,7 +9,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from glowtrain.collector import uncollected
 from glowtrain.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -132,12 +131,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    with uncollected(importing=True):
-        if name in _MODULES:
-            return import_module(f"glowtrain.{name}")
-        if name not in _HOMES:
-            raise AttributeError(f"module 'glowtrain' has no attribute {name!r}")
-        value = getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return import_module(f"glowtrain.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'glowtrain' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -24,8 +24,6 @@ from threading import RLock
 from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, TypeVarTuple, overload
 
-from glowtrain.collector import uncollected
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Subject = TypeVar("Subject")
@@ -42,8 +40,7 @@ class Deferred:
 
     def __getattr__(self, attribute: str) -> Any:
         if self.__module is None:
-            with uncollected(importing=True):
-                self.__module = import_module(self.__name)
+            self.__module = import_module(self.__name)
         return getattr(self.__module, attribute)
 
     def __repr__(self) -> str:

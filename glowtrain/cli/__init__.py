@@ -10,7 +10,6 @@ import typer
 
 from glowtrain.cli.terminal.encoding import encodable
 from glowtrain.cli.terminal.help import Command, Group, paragraphs
-from glowtrain.collector import uncollected
 from glowtrain.version import __version__
 
 COMMANDS = (
@@ -32,8 +31,7 @@ def application(*commands: str) -> typer.Typer:
         callback=_root,
     )
     for name in commands:
-        with uncollected():
-            found = getattr(import_module(f"{__name__}.commands.{name}"), name)
+        found = getattr(import_module(f"{__name__}.commands.{name}"), name)
         if isinstance(found, typer.Typer):
             made.add_typer(found)
         else:

@@ -15,7 +15,6 @@ from glowtrain.backends.base import Artifact, Backend, Batches, one_by_one
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.inputs import as_array, check_inputs, shape_of
 from glowtrain.backends.state import State
-from glowtrain.collector import uncollected
 from glowtrain.compiler.memory_use import MemoryUse, memory_use
 from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.deferred import Deferred
@@ -215,7 +214,7 @@ class Function:
         shapes, latest = self._shapes(self.model, inputs), self._latest
         if shapes is not None and latest is not None and latest[0] == shapes:
             return latest[1]
-        with self._lock, uncollected():
+        with self._lock:
             special = self._bound(self.model, inputs)
             self._latest = None if shapes is None else (shapes, special)
             plain = shapes is not None and special.graph.results is None and not special.graph.binding.values
@@ -265,7 +264,6 @@ class Function:
         parts = {name: structure.parts(name, inputs[name]) for name, structure in template.structures.items()}
         return Binding(dims, {}, parts)
 
-    @uncollected()
     def _specialise(self, key: Key, graph: Graph) -> None:
         self._keep(key, Specialisation(graph, self.backend, self.options, self.state))
         self.known.keep()

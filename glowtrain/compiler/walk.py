@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from glowtrain.collector import uncollected
 from glowtrain.deferred import dataclass
 from glowtrain.errors import GraphError
 from glowtrain.graph import Graph
@@ -133,9 +132,8 @@ def take(subject: Any, options: Options, stage: Stage) -> Arrival:
 
 def arrive(subject: Any, options: Options = DEFAULT, stages: Sequence[Stage] = WALK) -> Any:
     """What the last of ``stages`` makes of ``subject``."""
-    with uncollected():
-        for arrival in walk(subject, options, joined(stages)):
-            subject = arrival.result
+    for arrival in walk(subject, options, joined(stages)):
+        subject = arrival.result
     return subject
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glowtrain.backends.cache.location import chosen
-from glowtrain.collector import uncollected
 from glowtrain.deferred import Deferred
 from glowtrain.errors import SharedWeightsWarning
 from glowtrain.graph import Binding, Graph, Template
@@ -62,8 +61,7 @@ def load(
     supported, :class:`BindingError` for dimensions that the model does not have (or no batch to open), and
     :class:`InputError` for another kind of ``source``, and for what ``untie`` does not match.
     """
-    with uncollected():
-        model, warning = _answer(source, LoadOptions(dims, values, open_batch, untie, name))
+    model, warning = _answer(source, LoadOptions(dims, values, open_batch, untie, name))
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
     return model

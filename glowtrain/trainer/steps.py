@@ -16,7 +16,6 @@ import numpy as np
 from glowtrain.backends.base import Backend, Batches
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
-from glowtrain.collector import uncollected
 from glowtrain.compiler import Function, Specialisation, compile
 from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError, NonFiniteError, UntrainedWarning
@@ -78,7 +77,6 @@ class Steps:
         check_keywords(cls.__name__, settings, list(signature(cls.__init__).parameters)[1:])
         return super().__new__(cls)
 
-    @uncollected()
     def __init__(
         self,
         model: Graph | Template,

@@ -9,7 +9,6 @@ from typing import Any
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from glowtrain.collector import uncollected
 from glowtrain.deferred import dataclass
 from glowtrain.errors import (
     BindingError,
@@ -51,7 +50,6 @@ class Loaded:
     warning: SharedWeightsWarning | None
 
 
-@uncollected()
 def loaded(model: Model, options: LoadOptions | None = None) -> Loaded:
     """What :func:`glowtrain.loading.load.load` gives for a model that was read. Raises what it raises."""
     options = options or LoadOptions()
