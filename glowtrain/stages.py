@@ -6,11 +6,10 @@ The stages themselves are listed in one table, :data:`glowtrain.compiler.walk.WA
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Protocol
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.memory.budget import UNSAID, Budget
 from glowtrain.memory.residuals import Residuals

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 from weakref import ref
 
@@ -16,7 +17,6 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from glowtrain.deferred import cached_property, dataclass
 from glowtrain.errors import ShapeError
 
 Array = NDArray[Any]

@@ -11,9 +11,9 @@ applies it to the same variables has the same ones after it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DifferentiationError
 from glowtrain.grad.gradients import check_scalar, reached
 from glowtrain.grad.parts import WHOLE, Parts

@@ -8,11 +8,10 @@ operators whose gradient is that of their decomposition, are looked into.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DifferentiationError
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Input, Node, Value, topological

@@ -12,8 +12,8 @@ our own.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import GraphError
 from glowtrain.graph import Constant, Graph, Input, Node, Value, Variable, rebuild
 from glowtrain.loops.functions import FUNCTIONS, Cost

@@ -12,8 +12,8 @@ one order in both steps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DifferentiationError
 from glowtrain.grad.data_parallel import frontier
 from glowtrain.grad.gradients import check_scalar, reached

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BindingError, DifferentiationError, InputError, ModelError, ShapeError
 from glowtrain.grad.flow import Flow
 from glowtrain.grad.reverse import pullback

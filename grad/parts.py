@@ -7,9 +7,8 @@ the part; in the step it is a slice of the whole one, and its new value goes bac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Value, Variable, substituted
 from glowtrain.ops.tensor.move import Concat
 

@@ -7,10 +7,9 @@ The result is graph code, so it can be differentiated again.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DifferentiationError
 from glowtrain.grad.scan import ScanGradient, step_seeds
 from glowtrain.graph.operator import as_tuple

@@ -8,10 +8,9 @@ its gradient as one contraction over steps and rows after the loop, rather than 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Graph, Input, Node, Operator, Value, rebuild
 from glowtrain.graph.operator import as_tuple
 from glowtrain.ops.contraction.products import Gemm, MatMul, swapped

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from glowtrain.deferred import dataclass
 from glowtrain.gradcheck.models.model import check
 from glowtrain.gradcheck.operators.oracles import ORACLES, check_sample
 from glowtrain.gradcheck.operators.registry import check_registry

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.grad.training import MICRO, STEP, Updates
 from glowtrain.graph import Input, Value, Variable

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Value
 from glowtrain.ops.elementwise.arithmetic import Reciprocal, Sqrt

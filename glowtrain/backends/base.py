@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +19,6 @@ import numpy as np
 
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.state import State
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BackendError
 from glowtrain.stages import Facts, Options, Stage
 from glowtrain.types import Array, TensorType

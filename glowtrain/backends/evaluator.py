@@ -6,11 +6,11 @@ Slow, and without LLVM: a reference for what a program means, and the example of
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from glowtrain.backends.base import Artifact, Backend, Executable, Instance, OwnMemory
 from glowtrain.backends.container import pack, unpack
 from glowtrain.backends.state import State
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ArtifactError, TextError
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.parse import parse_plan

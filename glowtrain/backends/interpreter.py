@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from glowtrain.backends.base import Artifact, Backend, Compile, Executable, Instance
 from glowtrain.backends.container import pack, unpack
 from glowtrain.backends.state import State
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ArtifactError
 from glowtrain.graph import Constant, Graph, Value, Variable, arrays_of, parse, to_text
 from glowtrain.ops.core.evaluate import run_nodes

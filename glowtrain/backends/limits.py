@@ -7,8 +7,8 @@ Source: Williams, Waterman and Patterson, Roofline: An Insightful Visual Perform
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.program.analysis.work_count import BYTES, DOUBLES, FLOATS, INTEGERS, WorkCount
 
 FUNCTIONS = "functions"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from glowtrain.bundles.c_names import is_taken
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BundleError
 from glowtrain.graph import Constant, Graph, Template, Value, Variable, no_model, substituted
 from glowtrain.losses import Loss, LossFunction, as_loss

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from glowtrain.bundles.contents import Role
 from glowtrain.bundles.weights import in_file_order
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Variable
 from glowtrain.types import Array, TensorType
 

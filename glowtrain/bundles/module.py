@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -20,7 +20,6 @@ from glowtrain.bundles.interface import VERSION, Interface, interface_text
 from glowtrain.bundles.memory import VariableMemory, placed
 from glowtrain.bundles.signature import BundleFunction, function_of, hyper_of
 from glowtrain.compiler.walk import planned
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BundleError
 from glowtrain.memory.budget import KEEP, Budget
 from glowtrain.ops.quantized.fixed_point import Rescale

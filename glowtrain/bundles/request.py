@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from glowtrain.backends.cpu.backend import Cpu
@@ -18,7 +18,6 @@ from glowtrain.bundles.devices.sizes import size_of
 from glowtrain.bundles.module import BundleModule, in_bytes, module_of
 from glowtrain.bundles.weights import Weights
 from glowtrain.compiler.walk import planned
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss, LossFunction

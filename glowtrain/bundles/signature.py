@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
 from glowtrain.backends.cpu.step import Code
@@ -10,7 +11,6 @@ from glowtrain.bundles.c_names import MACROS
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.contents import STEP, identifier
 from glowtrain.bundles.faces.words import named, unused, words
-from glowtrain.deferred import dataclass
 from glowtrain.grad.training import LOSS
 from glowtrain.optim import HYPER
 from glowtrain.types import Array, DType, TensorType

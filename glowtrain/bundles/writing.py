@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from glowtrain.backends.llvm.target import Target
@@ -19,7 +20,6 @@ from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.request import BundleRequest, Optimize, parts_of_bundle
 from glowtrain.bundles.verify.trace import backend_like
 from glowtrain.bundles.weights import Weights, file_of
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BundleError
 from glowtrain.files import write_atomically
 from glowtrain.graph import Graph, Template

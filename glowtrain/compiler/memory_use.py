@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from glowtrain.backends.base import OwnMemory
-from glowtrain.deferred import dataclass
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.presentation.words import plural
 

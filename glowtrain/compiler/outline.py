@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 
 from glowtrain.compiler.walk import arrive, select
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Variable, no_model
 from glowtrain.graph.modules import layer_name

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import GraphError
 from glowtrain.graph import Graph
 from glowtrain.graph import verify as verify_graph

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from glowtrain.backends.cpu.threads.count import default
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import State
 from glowtrain.compiler.walk import arrive, until
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Value
 from glowtrain.optim import HYPER
 from glowtrain.stages import DEFAULT

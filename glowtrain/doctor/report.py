@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.doctor.exercise import ExerciseRun, runs
 from glowtrain.doctor.facts import facts
 from glowtrain.errors import GlowtrainError

@@ -9,10 +9,10 @@ after its operands. Every update reads the variables' values from before the cal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from glowtrain.deferred import cached_property, dataclass
 from glowtrain.errors import GraphError
 from glowtrain.graph.operator import Operator, field_names
 from glowtrain.graph.specialise.binding import Binding, Result, Trimmed, parts_of

@@ -4,10 +4,10 @@ they are looked up, those of other packages when their domain is met."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import PluginError
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.plugins import load_domain

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph.graph import Graph
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.rewriting import Replacements

@@ -12,9 +12,8 @@ graph, and those that are given, stay as they are. New nodes belong to the layer
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph.graph import Graph, bodies_of
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.traversal import topological

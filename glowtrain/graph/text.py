@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import GraphError, ShapeError, TextError
 from glowtrain.graph.graph import Graph
 from glowtrain.graph.operator import Operator, format_attribute

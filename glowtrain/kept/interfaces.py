@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from glowtrain.backends.container import pack, unpack
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ArtifactError, ShapeError
 from glowtrain.graph import Binding, Graph
 from glowtrain.graph.graph import INTERFACE

@@ -7,13 +7,12 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cache.key import sources, tools
-from glowtrain.deferred import dataclass
 from glowtrain.graph.registry import has_foreign
 from glowtrain.types import Array, LazyArray, elements_of
 

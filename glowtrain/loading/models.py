@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from glowtrain.backends.container import pack, unpack
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ArtifactError, SharedWeightsWarning
 from glowtrain.graph import Binding, Graph, Template
 from glowtrain.kept.interfaces import BROKEN, as_text, specs_of_text, specs_text, types_of_text, types_text

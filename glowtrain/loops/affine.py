@@ -9,8 +9,8 @@ arithmetic vanish from addresses.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops.language import Apply, Const, Expr, Index, Load, call
 from glowtrain.types import i64
 

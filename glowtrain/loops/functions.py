@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.types import DTYPES, Array, DType, boolean, f32, i32, i64, u32, u64
 
 Meaning = Callable[..., Any]

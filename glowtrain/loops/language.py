@@ -16,10 +16,10 @@ compared by identity, and shared sub-expressions are computed once. New operator
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from glowtrain.deferred import cached_property, dataclass
 from glowtrain.loops.functions import FUNCTIONS, PREDICATES
 from glowtrain.types import Array, DType, LazyArray, Shape, TensorType, boolean, elements_of, i64
 

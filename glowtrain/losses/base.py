@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DifferentiationError, InputError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.ops.elementwise.logic import Cast

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from glowtrain.deferred import dataclass
+from dataclasses import dataclass
+
 from glowtrain.errors import InputError
 from glowtrain.graph import Value
 from glowtrain.losses.base import Loss, OutputLoss

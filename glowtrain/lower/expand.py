@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Value, rewrite
 from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.specialise.index_ranges import check_constant_indices

@@ -7,10 +7,9 @@ nothing is optimised here: each node writes its own buffers; fusion removes most
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import PluginError, ShapeError
 from glowtrain.graph import Constant, Graph, Node, Operator, Value, Variable, bodies_of
 from glowtrain.graph.specialise.index_ranges import check_constant_indices

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from glowtrain.deferred import cached_property, dataclass
 from glowtrain.graph import Graph, Node, Value, Variable
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, indices_of
 from glowtrain.ops.core.family import Elementwise

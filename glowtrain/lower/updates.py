@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Value, Variable
 from glowtrain.ops.tensor.move import Concat, Slice
 

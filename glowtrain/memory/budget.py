@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError, MemoryBudgetError
 from glowtrain.memory.byte_size import parse_bytes
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 
 ResidualType = Literal["bf16"] | None

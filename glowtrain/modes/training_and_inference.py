@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Graph, Model, Node, Value, Variable, constant, rewrite
 from glowtrain.ops.normalize.batch_and_layer import BatchNormalization, UnbiasedBatchNormalization
 from glowtrain.ops.random.draws import SeededDraw

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.types import Array, Shape
 

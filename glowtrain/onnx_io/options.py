@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-from glowtrain.deferred import dataclass
 
 
 @dataclass(frozen=True)

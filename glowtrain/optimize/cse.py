@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Change, Constant, Graph, Node, Operator, Value, bodies_of, rewrite
 
 LARGEST_COMPARED = 1 << 16

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Change, Constant, Graph, Node, Value, rewrite
 from glowtrain.ops.core.evaluate import results_of, run_node
 from glowtrain.ops.quantized.convert import DequantizeLinear

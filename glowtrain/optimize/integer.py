@@ -20,10 +20,10 @@ Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-On
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Operator, Value, constant, rewrite
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.convolution.convolution import Conv, ConvTranspose

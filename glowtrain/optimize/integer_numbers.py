@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Value, constant
 from glowtrain.ops.elementwise.arithmetic import Mul
 from glowtrain.ops.elementwise.cast import Cast

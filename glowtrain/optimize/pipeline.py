@@ -6,11 +6,10 @@ Those that look at one node at a time, and at its operands, go through the graph
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError, GraphError
 from glowtrain.graph import Change, Graph, Node, Value, rewrite, verify
 from glowtrain.optimize.cse import MergeEqual

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Replacements, Value, rebuild, translate
 from glowtrain.ops.control.scan import Scan
 from glowtrain.optimize.cse import MergeEqual, draws

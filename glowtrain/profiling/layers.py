@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.lower.lower import nodes_by_kernel, values_by_buffer
 from glowtrain.names import module_of

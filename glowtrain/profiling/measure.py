@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from glowtrain.backends.base import Backend, Instance, StepProfile
@@ -11,7 +11,6 @@ from glowtrain.backends.limits import FUNCTIONS
 from glowtrain.backends.state import State
 from glowtrain.compiler.specialisation import enough_memory, executable_of
 from glowtrain.compiler.walk import WALK, walk
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BackendError
 from glowtrain.graph import Graph
 from glowtrain.profiling.layers import Origin, origins_of

@@ -5,13 +5,13 @@ Drawing needs matplotlib (the ``plot`` extra).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from glowtrain.backends.limits import FUNCTIONS, ROOFS
-from glowtrain.deferred import dataclass
 from glowtrain.presentation import figures, pages
 from glowtrain.profiling import table
 from glowtrain.profiling.report import KernelRow, ProfileReport

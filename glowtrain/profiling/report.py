@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from glowtrain.backends.base import WHOLE_CALL, StepProfile
 from glowtrain.backends.limits import MachineLimits
-from glowtrain.deferred import dataclass
 from glowtrain.presentation.words import plural
 from glowtrain.profiling.layers import Origin
 from glowtrain.program.analysis.work_count import WorkCount

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NoReturn
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import TextError
 from glowtrain.program.statement_text import NAME as NAME_PATTERN
 from glowtrain.types import DTYPES, DType, TensorType

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import FUNCTIONS, Apply, Buffer, Cast, Const, Expr, Index, Load, Reduce
 from glowtrain.loops.functions import INFIX, ScalarFunction
 from glowtrain.program.lines import NAME, NUMBER, STRING, Line, Token, dtype_of, found, unquoted

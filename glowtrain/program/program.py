@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import Self
 
-from glowtrain.deferred import cached_property, dataclass, remembered
 from glowtrain.loops import (
     Accumulate,
     Buffer,
@@ -33,6 +33,7 @@ from glowtrain.loops import (
     stores_of,
     with_buffers,
 )
+from glowtrain.memo import memoized
 from glowtrain.native import NativeFunction
 
 Change = Callable[[Expr], Expr | None]
@@ -171,7 +172,7 @@ class Instruction:
             return self
         return self._instead(tuple([(buffer, new[buffer]) for buffer in self.operands if buffer in new]))
 
-    @remembered
+    @memoized
     def _instead(self, new: tuple[tuple[Buffer, Buffer], ...]) -> Self:
         return self._on(dict(new))
 

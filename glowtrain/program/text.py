@@ -37,11 +37,11 @@ Constants of up to 16 elements are written out; larger ones, and variables, are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import singledispatchmethod
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer
 from glowtrain.names import Names
 from glowtrain.native import NativeFunction

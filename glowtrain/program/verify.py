@@ -6,10 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import combinations
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ProgramError
 from glowtrain.loops import (
     FUNCTIONS,

@@ -9,11 +9,10 @@ Transformers", arXiv:2206.01861, section 4), where DynamicQuantizeLinear has one
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Model, Node, Replacements, Value, constant, translate
 from glowtrain.ops.contraction.products import Gemm, MatMul

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from glowtrain.backends.base import Backend
-from glowtrain.deferred import dataclass
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template
 from glowtrain.presentation.words import plural

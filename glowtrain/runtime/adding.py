@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DeviceError, InputError, ProvisionError
 from glowtrain.graph import Graph
 from glowtrain.presentation.words import plural

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import Thread
 
-from glowtrain.deferred import dataclass
 from glowtrain.runtime.checks import seconds
 
 

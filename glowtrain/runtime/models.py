@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BindingError, InputError
 from glowtrain.graph import Graph, Template, no_model
 from glowtrain.modes.training_and_inference import inference

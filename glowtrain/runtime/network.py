@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from functools import partial
 from threading import Condition, RLock
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DeadlineError, DeviceError, QueueFullError, UnavailableError
 from glowtrain.runtime.observation.metrics import Counts, Metric
 from glowtrain.runtime.observation.trace import RuntimeTrace

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Condition
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DeadlineError, InputError
 from glowtrain.presentation.words import kind_of, listed
 from glowtrain.runtime.deadline import Deadline

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from glowtrain.backends.inputs import as_array
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BindingError, InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.graph.specialise.index_ranges import IndexUse

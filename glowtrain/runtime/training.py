@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from threading import Condition, Lock
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DeviceLostError, InputError, NonFiniteError, QueueFullError, UnavailableError
 from glowtrain.grad.training import LOSS
 from glowtrain.presentation.words import plural

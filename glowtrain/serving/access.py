@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import AccessError, InputError
 
 SCHEME = "bearer "

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BindingError, InputError, ModelError, UnknownNetworkError
 from glowtrain.graph import Graph, Template
 from glowtrain.loading.load import load

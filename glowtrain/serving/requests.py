@@ -6,10 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DeadlineError, InputError
 from glowtrain.presentation.words import listed
 from glowtrain.types import Array

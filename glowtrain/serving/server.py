@@ -12,12 +12,12 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import uvicorn
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.runtime.checks import seconds
 from glowtrain.serving.access import EVERYBODY, Access

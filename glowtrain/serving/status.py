@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import grpc
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import (
     AccessError,
     BindingError,

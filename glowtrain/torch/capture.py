@@ -6,7 +6,7 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ModelError
 from glowtrain.graph import Input, Value, Variable
 from glowtrain.torch.aten.table import type_of_fake

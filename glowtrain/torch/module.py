@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from torch._dynamo import OptimizedModule
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError, ModelError
 from glowtrain.graph import Binding, Graph, Input, Template, Value, Variable
 from glowtrain.torch.aten.table import type_of_fake

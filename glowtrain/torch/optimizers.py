@@ -8,14 +8,13 @@ are read from ``param_groups`` before each step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.grad.training import Updates
 from glowtrain.graph import Input, Value, Variable, constant

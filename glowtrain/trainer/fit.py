@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 
 from glowtrain.data import count_examples
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BatchError, CheckpointError, InputError, NonFiniteError
 from glowtrain.presentation.words import kind_of, plural
 from glowtrain.trainer.checkpoints.checkpoint import Position

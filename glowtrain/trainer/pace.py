@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glowtrain.deferred import dataclass
+from dataclasses import dataclass
 
 SECONDS = 0.02
 """About how long a call takes in which several batches run."""

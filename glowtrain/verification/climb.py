@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -30,7 +30,6 @@ import numpy as np
 from glowtrain.backends.base import Artifact, Backend, Instance
 from glowtrain.backends.discovery import backend_of
 from glowtrain.compiler.walk import WALK, Arrival, after, arrive, take
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BackendError, GlowtrainError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.loops import Buffer

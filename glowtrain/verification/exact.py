@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from glowtrain.backends import interpreter
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.retype import FLOATS, retyped_operator, widened

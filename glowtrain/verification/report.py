@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from rich.console import Group
 from rich.text import Text
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import VerificationError
 from glowtrain.presentation.tables import Cell, table
 from glowtrain.presentation.words import plural

@@ -9,12 +9,11 @@ value against differences of the rest of the graph, nearest to the loss first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.gradcheck.operators.differences import Probe, check_gradient
 from glowtrain.gradcheck.operators.oracles import MISTAKES, applied, check_sample, described
 from glowtrain.gradcheck.report.report import Measure

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +18,6 @@ import numpy as np
 
 from glowtrain.backends.inputs import check_inputs
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.grad.flow import Flow
 from glowtrain.grad.gradients import check_scalar

@@ -7,10 +7,10 @@ Nothing is computed: this asks operators and their rules (:mod:`glowtrain.grad.f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.grad.flow import CutKind, Flow, FlowStep, GradientCut, Reach
 from glowtrain.gradcheck.operators.registry import verified

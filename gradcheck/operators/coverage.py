@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Sample, lookup
 from glowtrain.presentation.words import plural
 from glowtrain.types import dtype_of

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError
 from glowtrain.grad.forward import jvp
 from glowtrain.grad.reverse import pullback

@@ -13,13 +13,12 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from glowtrain.backends.inputs import check_inputs
 from glowtrain.compiler import compile as compiled
-from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError
 from glowtrain.grad.flow import Flow
 from glowtrain.grad.reverse import pullback

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError, ShapeError
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.operators import ladder

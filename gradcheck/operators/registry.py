@@ -12,14 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError, InputError, VerificationError
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.operators.coverage import Covered, covered, summary, untested

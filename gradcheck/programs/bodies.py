@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.gradcheck.programs.generator import NARROW, Composer, Rule
 from glowtrain.graph import Constant, Graph, Input, Value, constant
 from glowtrain.ops.control.scan import Scan

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.operators.differences import Probe
 from glowtrain.graph import Graph, Input, Node, Value, Variable, constant, rebuild

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ShapeError
 from glowtrain.gradcheck.operators.oracles import converted
 from glowtrain.graph import Draw, Input, Operator, Sample, Value, constant, registered

@@ -4,11 +4,10 @@ unused results and updated state.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ShapeError
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.programs.bodies import rules

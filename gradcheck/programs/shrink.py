@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.gradcheck.programs.case import Case
 from glowtrain.gradcheck.programs.options import DEFAULTS, Choice

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import VerificationError
 from glowtrain.files import write_atomically
 from glowtrain.presentation.tables import table

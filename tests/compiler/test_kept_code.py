@@ -233,7 +233,7 @@ def test_the_key_follows_the_compilers_sources(tmp_path: Path, monkeypatch: pyte
     (package / "__init__.py").write_text("")
     for name in ("compiler", "graph", "loops", "lower", "ops", "optimize", "program"):
         (package / name).mkdir()
-    for name in ("deferred.py", "native.py", "stages.py", "types.py", "backends/pool.ll"):
+    for name in ("memo.py", "native.py", "stages.py", "types.py", "backends/pool.ll"):
         (package / name).write_text("old")
     monkeypatch.setattr(keys.inspect, "getfile", lambda module: str(package / "__init__.py"))
     before = keys.sources.__wrapped__()

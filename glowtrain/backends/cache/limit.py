@@ -12,9 +12,8 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-
-from glowtrain.deferred import dataclass
 
 SUFFIX = ".compiled"
 JOURNAL, LOCK = "journal", "lock"

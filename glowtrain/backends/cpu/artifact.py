@@ -9,7 +9,7 @@ other. The pool is null for a step on one thread, or what :mod:`glowtrain.backen
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,7 +21,6 @@ from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.cpu.table import FIRST_SLOT
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ArtifactError
 from glowtrain.loops import Buffer
 from glowtrain.native import NativeFunction

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from glowtrain.backends.cpu.artifact import NativeArtifact
@@ -14,7 +15,6 @@ from glowtrain.backends.cpu.threads.share import Shared
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.pieces import LEAST, ObjectPieces
 from glowtrain.backends.llvm.target import Target
-from glowtrain.deferred import dataclass
 from glowtrain.presentation.words import plural
 from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options

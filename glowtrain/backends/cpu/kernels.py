@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.cpu.panels import Packing
@@ -21,7 +22,6 @@ from glowtrain.backends.cpu.tasks import PARAMS, Work
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import pointer
-from glowtrain.deferred import dataclass
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
 from glowtrain.program.analysis.kernel_key import Key, structure

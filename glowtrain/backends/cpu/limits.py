@@ -11,6 +11,7 @@ import ctypes
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,7 +33,6 @@ from glowtrain.backends.llvm.values import (
     vector,
 )
 from glowtrain.backends.state import aligned
-from glowtrain.deferred import dataclass
 from glowtrain.program.analysis.work_count import BYTES, DOUBLES, FLOATS
 from glowtrain.types import Array
 

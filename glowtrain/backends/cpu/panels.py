@@ -8,12 +8,12 @@ i32: what its sums begin with. (Kept code packs weights when it is loaded, so th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.types import DTYPES, Array
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from glowtrain.backends.llvm.formats import MEMORY, REGISTER, SIZE, as_stored
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, Number, pointer
-from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     Affine,
     Apply,

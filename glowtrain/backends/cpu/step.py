@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
 import numpy as np
@@ -27,7 +27,6 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import CALLER, LlvmFunction
 from glowtrain.backends.llvm.toolchain import module_text
 from glowtrain.backends.llvm.values import POINTER, LlvmValue, pointer
-from glowtrain.deferred import dataclass
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Buffer, Index
 from glowtrain.native import NativeFunction

@@ -9,11 +9,11 @@ whoever runs the range: it holds nothing before, and nothing in it is used after
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, Number
-from glowtrain.deferred import dataclass
 
 WANTED = 32
 """Tasks of a kernel from which on no further loop is cut: enough for threads to finish at about the same time."""

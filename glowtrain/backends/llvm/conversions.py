@@ -6,10 +6,11 @@ instructions that wider processors have. Everything works on lanes of any number
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import I1, LlvmType, LlvmValue, integer, number
-from glowtrain.deferred import dataclass
 
 
 @dataclass(frozen=True)

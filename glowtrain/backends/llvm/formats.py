@@ -7,6 +7,7 @@ in memory f16 and bf16 take two bytes and bool one byte, 0 or 1. Smaller types a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from glowtrain.backends.llvm import small_formats
 from glowtrain.backends.llvm.conversions import to_float, to_integer
@@ -14,7 +15,6 @@ from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, in_all_lanes, integer, number, vector
-from glowtrain.deferred import dataclass
 from glowtrain.errors import CodegenError
 
 REGISTER: Mapping[str, str] = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, first_lanes, integer, number, vector, zero
-from glowtrain.deferred import dataclass
 
 STRIP_BITS = 128
 

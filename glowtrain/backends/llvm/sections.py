@@ -6,10 +6,9 @@ Tables for debuggers and for unwinding, which need not be in a program's memory,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import llvmlite.binding as llvm
-
-from glowtrain.deferred import dataclass
 
 _CONSTANTS = (".rodata", ".rdata", ".data", "__const", "__cstring", "__literal")
 """What the names of sections of constants begin with: in ELF, COFF and Mach-O."""

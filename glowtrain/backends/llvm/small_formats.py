@@ -9,12 +9,12 @@ number. The formats are those of Micikevicius et al., "FP8 formats for deep lear
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, number
-from glowtrain.deferred import dataclass
 from glowtrain.types import DTYPES, SMALL_INTEGERS
 
 _INFINITY = 0x7F800000

@@ -6,11 +6,11 @@ Source of the record of a symbol: the System V ABI's ELF specification, "Symbol 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ArtifactError
 
 _WIDE = np.dtype([("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("rest", "<u8", 2)])

@@ -10,13 +10,12 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 
 import llvmlite.binding as llvm
 
 from glowtrain.backends.llvm.values import LlvmType, vector
 from glowtrain.backends.permission import permitted_matrices
-from glowtrain.deferred import dataclass
 from glowtrain.errors import CodegenError
 
 COMPUTE_BITS: Mapping[str, int] = {

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from glowtrain.backends.llvm.instructions import Instructions
 from glowtrain.backends.llvm.values import I64, POINTER, LlvmType, LlvmValue, Number, vector
-from glowtrain.deferred import dataclass
 
 CALLER = "#1"
 """The attributes of a function whose time goes into the functions that it calls: LLVM selects its instructions one by

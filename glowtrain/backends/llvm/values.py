@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
-
-from glowtrain.deferred import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,11 +7,11 @@ Architecture Reference Manual, B1.5 "exception model" and B3.2.20 "coprocessor a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.devices.sizes import size_of
 from glowtrain.bundles.module import BundleModule
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BundleError
 
 STACK = 4096

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from glowtrain.backends.llvm.sections import sections_of
 from glowtrain.backends.llvm.stack import stack_of
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction
-from glowtrain.deferred import dataclass
 from glowtrain.program.analysis.work_count import trips_of, work_of
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import keyword
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from glowtrain.backends.llvm.target import Target
@@ -19,7 +20,6 @@ from glowtrain.bundles.libraries.archive import archive, exported
 from glowtrain.bundles.libraries.linking import library_name, linker_for, shared_library
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.weights import Weights
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BundleError
 
 BESIDE = frozenset({"main", "example", "worker", "index"})

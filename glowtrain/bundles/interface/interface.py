@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from glowtrain.backends.llvm.target import Target
@@ -13,7 +13,6 @@ from glowtrain.bundles.interface.constants import Constants
 from glowtrain.bundles.interface.structs import CFunction, Struct
 from glowtrain.bundles.memory import VariableMemory
 from glowtrain.bundles.signature import BundleFunction, hyper_of
-from glowtrain.deferred import dataclass
 
 VERSION = 1
 """Of the interface."""

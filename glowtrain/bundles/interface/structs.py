@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import I32, NULL, POINTER, LlvmType, LlvmValue, integer
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.deferred import dataclass
 
 
 @dataclass(frozen=True)

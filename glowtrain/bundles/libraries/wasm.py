@@ -13,10 +13,9 @@ https://github.com/WebAssembly/tool-conventions/blob/main/Linking.md for objects
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BundleError
 
 STACK = 1 << 16

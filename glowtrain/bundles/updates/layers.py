@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Variable
 from glowtrain.names import module_of
 from glowtrain.types import Array

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from glowtrain.bundles.contents import PREDICT, STEP, training_of
 from glowtrain.compiler.walk import planned
-from glowtrain.deferred import dataclass
 from glowtrain.errors import MemoryBudgetError
 from glowtrain.graph import Graph
 from glowtrain.losses import Loss

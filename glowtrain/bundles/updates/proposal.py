@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -25,7 +26,6 @@ from glowtrain.bundles.updates.fisher import fisher
 from glowtrain.bundles.updates.layers import LayerParameters, layers_of, learning
 from glowtrain.bundles.updates.planned import Planner, StepBytes
 from glowtrain.data import batches, count_examples
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError, MemoryBudgetError
 from glowtrain.grad.parts import Bounds
 from glowtrain.graph import Graph, Template, Variable

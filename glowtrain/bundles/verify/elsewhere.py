@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +16,6 @@ from glowtrain.bundles.header import header
 from glowtrain.bundles.libraries.linking import program_compiler
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.verify.trace import BitTrace, StepTrace, printable
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BundleError
 from glowtrain.presentation.words import plural
 

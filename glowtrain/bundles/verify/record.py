@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from glowtrain.backends.llvm.toolchain import version
 from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.verify.trace import BitTrace, StepTrace
 from glowtrain.bundles.weights import file_of
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BundleError, VerificationError
 from glowtrain.files import write_atomically
 from glowtrain.graph.digest import structural_key

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from glowtrain.backends.state import State
 from glowtrain.bundles.contents import STEP, Contents
 from glowtrain.bundles.weights import file_of
 from glowtrain.compiler import Function
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph
 from glowtrain.optim import HYPER
 from glowtrain.stages import Options

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from glowtrain import data
 from glowtrain.cli.terminal.console import note
 from glowtrain.data import Dataset
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DataError, InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.graph.specialise.template import example_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from glowtrain.cli.arguments.files import check_writable
 from glowtrain.cli.arguments.quantize_options import Format
 from glowtrain.cli.arguments.training import RunLength, optimizer_of, schedule_of
 from glowtrain.cli.terminal.console import INTERRUPTED, err, out
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss

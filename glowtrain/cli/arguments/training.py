@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import typer
 
 from glowtrain import losses, optim
 from glowtrain.cli.arguments.options import OPTIMIZER, SCHEDULES, TRAINING
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.lower.own_updates import residuals_for

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from glowtrain import losses
@@ -16,7 +17,6 @@ from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
 from glowtrain.cli.terminal.console import command, note, out
 from glowtrain.cli.terminal.progress import counting
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.gradcheck import PROFILES, GradcheckReport, RegistryReport, check, check_registry, page
 from glowtrain.gradcheck.report.html import write_html

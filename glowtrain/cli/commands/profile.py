@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,6 @@ from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
 from glowtrain.cli.arguments.training import compile_options, step_graphs, step_options
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.presentation.figures import check_drawing

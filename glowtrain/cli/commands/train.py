@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
 from glowtrain.cli.arguments.training import RunLength, optimizer_of, parts_of_batches, schedule_of
 from glowtrain.cli.terminal.console import INTERRUPTED, command, note, out, seconds
-from glowtrain.deferred import Deferred, dataclass
+from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.memory.residuals import checked_type

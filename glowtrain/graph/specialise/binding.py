@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.types import Array, Spec, TensorType, type_of
 

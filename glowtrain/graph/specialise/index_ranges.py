@@ -7,12 +7,12 @@ index operand itself, or becomes one through operators of one operand that move 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable

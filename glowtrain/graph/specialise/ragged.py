@@ -7,9 +7,9 @@ harm (sums count them as 0), :meth:`Operator.follow` says where the axis went.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ModelError
 
 if TYPE_CHECKING:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MethodType
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BindingError, GraphError, ShapeError
 from glowtrain.graph.graph import Graph
 from glowtrain.graph.specialise.binding import Binding, Structure

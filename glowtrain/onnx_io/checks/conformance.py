@@ -14,13 +14,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import TypeVar
 
 import onnx
 from onnx.backend.test import BackendTest
 
-from glowtrain.deferred import dataclass
 from glowtrain.onnx_io.backend import GlowtrainBackend
 
 Test = TypeVar("Test")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io.read.load import loaded
 from glowtrain.onnx_io.read.parameters import class_of, key_of

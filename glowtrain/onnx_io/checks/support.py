@@ -8,12 +8,12 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from onnx import defs
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError
 from glowtrain.graph import Operator, Sample, lookup, registered
 from glowtrain.graph.operator import as_tuple

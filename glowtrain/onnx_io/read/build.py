@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ModelError, ShapeError, UnknownValueError, UnsupportedOperatorError
 from glowtrain.graph import (
     Binding,

@@ -9,11 +9,10 @@ the modules that they are in. Files of other origin have neither.
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from onnx import ModelProto, NodeProto
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph.modules import path
 
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import (
     BindingError,
     InputError,

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from onnx import GraphProto, NodeProto
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BindingError, ModelError
 from glowtrain.graph import Binding, Constant, Value
 from glowtrain.onnx_io.read.build import Bound, Builder, BuildRecipe

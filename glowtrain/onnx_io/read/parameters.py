@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ModelError
 from glowtrain.graph import Operator, Variable, lookup
 from glowtrain.onnx_io.read.source import captures, is_standard

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from onnx import GraphProto, NodeProto
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.names import matches
 from glowtrain.onnx_io.read.exported import PARAMETER, Exported

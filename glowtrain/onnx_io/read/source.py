@@ -7,13 +7,13 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError, ModelError
 from glowtrain.onnx_io.read.check import (
     check_functions,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, defs, helper
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Operator
 from glowtrain.graph.operator import as_tuple, same_attribute
 from glowtrain.onnx_io.read.source import kind_of

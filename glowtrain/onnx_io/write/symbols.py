@@ -10,12 +10,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError
 from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Variable
 from glowtrain.onnx_io.schema.attributes import static_inputs

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Draw, Operator, Sample, Value, constant, operator
 from glowtrain.ops.contraction.products import swapped
 from glowtrain.ops.core.family import broadcast_shapes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, operator, rebuild
 from glowtrain.ops.attention.attention import by_group, score_scale
 from glowtrain.ops.contraction.products import swapped

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, operator
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.convolution.convolution import Conv

@@ -5,10 +5,9 @@ Convolutions of real numbers, of integers and of quantized numbers have the same
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Operator
 from glowtrain.ops.convolution.geometry import SlidingWindow, WindowAxis, bounded, split_padding, window, window_axes
 from glowtrain.types import Shape, TensorType

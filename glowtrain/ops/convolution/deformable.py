@@ -7,11 +7,11 @@ CVPR 2019. Semantics: https://onnx.ai/onnx/operators/onnx__DeformConv.html.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.ops.contraction.products import Einsum
 from glowtrain.ops.convolution.geometry import SlidingWindow, window

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Operator
 from glowtrain.loops import Expr
 from glowtrain.types import Array, Shape, TensorType

@@ -6,11 +6,11 @@ left and drops those that overlap it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Draw, Graph, Input, Operator, Sample, Value, constant, operator, static
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.extrema import Max, Min

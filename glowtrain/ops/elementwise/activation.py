@@ -7,11 +7,11 @@ Elu, Sigmoid, ...): that leaves one tensor less to keep for the backward pass.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Draw, Sample, Value, attribute, operator
 from glowtrain.graph.operator import Quantized

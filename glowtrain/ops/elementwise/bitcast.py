@@ -6,11 +6,11 @@ Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Sample, operator
 from glowtrain.loops import Expr, bitcast
 from glowtrain.ops.core.family import Elementwise

@@ -6,12 +6,12 @@ Semantics: https://onnx.ai/onnx/operators/onnx__Cast.html at the newest opset.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import ml_dtypes
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.loops import Const, Expr, call, cast, select
 from glowtrain.loops.functions import truncated

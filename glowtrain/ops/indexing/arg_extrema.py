@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, operator, static
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, indices_of, reduce, select
 from glowtrain.ops.core.family import Grads, normalize_axis

@@ -5,11 +5,11 @@ What is outside: see :mod:`glowtrain.ops.core.index`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ModelError
 from glowtrain.graph import Constant, Draw, Named, Operand, Operator, Ragged, Sample, Value, operator
 from glowtrain.graph.operator import Quantized

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
 from glowtrain.loops import For, Statement, Tensor, call, indices_of, select
 from glowtrain.ops.core.family import Grads, normalize_axis

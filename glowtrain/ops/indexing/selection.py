@@ -7,11 +7,11 @@ that size repeat the first element. :mod:`glowtrain.graph.specialise.ragged` say
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.ops.core.family import normalize_axis
 from glowtrain.ops.elementwise.logic import And, Cast, Equal, IsNaN, Not, Or, Where

@@ -7,11 +7,11 @@ hides never count.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Sample, Value, constant, operator
 from glowtrain.ops.attention.attention import Attention
 from glowtrain.ops.contraction.products import MatMul

@@ -6,11 +6,11 @@ Semantics: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Sample, Value, operator
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.microsoft.base import Microsoft

@@ -7,11 +7,11 @@ short cuts (tables, fixed point), so single numbers may differ by one step.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Sample, Value, attribute, constant, operator
 from glowtrain.ops.elementwise.activation import LeakyRelu, Sigmoid
 from glowtrain.ops.elementwise.arithmetic import FusedMultiplyAdd

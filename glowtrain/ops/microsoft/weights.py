@@ -5,11 +5,11 @@ Semantics: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperat
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Draw, Sample, Value, constant, operator
 from glowtrain.ops.contraction.products import MatMul, swapped
 from glowtrain.ops.elementwise.logic import BitShift, BitwiseAnd

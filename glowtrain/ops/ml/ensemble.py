@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Draw, Sample, Value, operator
 from glowtrain.ops.ml.common import TRANSFORMS, Floats, Ints, Tabular, transform, transformed

@@ -9,12 +9,11 @@ nodes, membership in a set a balanced search tree (with two nodes for each membe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ShapeError
 from glowtrain.types import Array
 

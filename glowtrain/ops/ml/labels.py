@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.loops import Const, Expr, For, Let, Ref, Statement, Tensor, indices_of, select
 from glowtrain.ops.elementwise.extrema import Min

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Sample, Value, constant, operator
 from glowtrain.ops.contraction.products import MatMul
 from glowtrain.ops.elementwise.logic import Greater

@@ -7,12 +7,12 @@ the leaves that are reached.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.ops.elementwise.logic import Greater, IsInf, Where

@@ -8,11 +8,11 @@ Statistics of f16 and bf16 are f32; those of f64 are never narrowed to ONNX's f3
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.loops import Expr, For, Index, Let, Ref, Statement, Tensor, call, cast, indices_of
 from glowtrain.ops.core.family import Grads, normalize_axis

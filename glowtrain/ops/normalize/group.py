@@ -6,10 +6,10 @@ Sources: Ulyanov et al. 2016 (instance), Wu and He 2018 (group); semantics as ht
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.ops.core.family import Grads, normalize_axis
 from glowtrain.ops.elementwise.logic import Equal, Where

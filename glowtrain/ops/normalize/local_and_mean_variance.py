@@ -6,11 +6,11 @@ Sources: Krizhevsky et al. 2012 (local response); semantics as https://onnx.ai/o
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.ops.core.family import normalize_axes
 from glowtrain.ops.elementwise.arithmetic import Sqrt

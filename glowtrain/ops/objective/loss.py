@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.graph.specialise.index_ranges import IndexRange
 from glowtrain.ops.core.family import Grads

@@ -7,11 +7,11 @@ elsewhere; :mod:`glowtrain.optim` builds its updates from elementwise operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.ops.elementwise.arithmetic import Pow, Sqrt
 from glowtrain.ops.elementwise.logic import Greater, Where

@@ -8,11 +8,11 @@ number of an integer type.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Draw, Operator, Sample, Value, constant, operator
 from glowtrain.loops import Expr, Statement, Tensor, call, cast, pointwise, select
 from glowtrain.ops.core.family import Grads, normalize_axis

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.loops import Expr, Statement, Tensor, call, cast, pointwise, select
 from glowtrain.ops.core.family import Grads

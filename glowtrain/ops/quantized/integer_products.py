@@ -10,11 +10,11 @@ Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Draw, Operator, Sample, Value, constant, operator
 from glowtrain.loops import Statement, Tensor
 from glowtrain.ops.contraction.products import MatMul

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Draw, Operator, Sample, Value, operator
 from glowtrain.loops import For, Statement, Tensor, indices_of
 from glowtrain.ops.convolution.attributes import ConvTransposeWindow

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.loops import Statement, Tensor, cast, pointwise
 from glowtrain.ops.elementwise.cast import Cast

@@ -8,11 +8,11 @@ other node has when it is loaded, so that they differ. Semantics: https://onnx.a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, attribute, constant, operator
 from glowtrain.ops.elementwise.logic import Less, LessOrEqual
 from glowtrain.ops.indexing.arg_extrema import CumSum

@@ -9,11 +9,11 @@ does not matter.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, attribute, constant, operator, static
 from glowtrain.loops import Const, Expr, Statement, Tensor, call, cast, flatten, pointwise
 from glowtrain.ops.core.family import Grads

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ModelError
 from glowtrain.graph import Draw, Operand, Operator, Ragged, Sample, Value, constant, operator, static
 from glowtrain.graph.specialise.ragged import whole

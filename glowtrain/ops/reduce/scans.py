@@ -5,11 +5,11 @@ Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, constant, operator
 from glowtrain.loops import Expr, Statement, Tensor
 from glowtrain.ops.control.scan import Scan

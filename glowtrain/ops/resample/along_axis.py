@@ -6,11 +6,11 @@ weighted sum of the same kind with other tables, so that a gradient gathers as t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.graph.value import Constant
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce

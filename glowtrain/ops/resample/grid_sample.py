@@ -6,11 +6,11 @@ M. Jaderberg et al., "Spatial transformer networks", NeurIPS 2015. Semantics: ht
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
 from glowtrain.ops.contraction.products import MatMul
 from glowtrain.ops.reduce.reduction import accumulator, as_dtype, widened

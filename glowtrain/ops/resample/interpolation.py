@@ -10,11 +10,11 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.arithmetic import Abs, Floor, Round
 from glowtrain.ops.elementwise.extrema import Clip

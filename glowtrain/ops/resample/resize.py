@@ -10,11 +10,11 @@ interpolation for digital image processing", IEEE Trans. ASSP 29 (1981).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
 from glowtrain.graph.operator import Quantized
 from glowtrain.ops.core.family import normalize_axes

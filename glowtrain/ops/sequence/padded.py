@@ -6,11 +6,11 @@ Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.graph.specialise.index_ranges import IndexRange
 from glowtrain.loops import Expr, Statement, Tensor, cast, pointwise, select

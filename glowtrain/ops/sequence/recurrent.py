@@ -8,11 +8,11 @@ starts with the initial state at its own last element.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, constant, operator
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.activation import (

@@ -6,11 +6,11 @@ Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Sample, Value, constant, operator, static
 from glowtrain.ops.tensor.shape import FromType
 from glowtrain.types import Array, DType, TensorType, f32, f64

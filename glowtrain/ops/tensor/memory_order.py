@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Sample, Value, operator
 from glowtrain.loops import Expr
 from glowtrain.ops.core.family import Grads, Move

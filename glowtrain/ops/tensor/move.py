@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ModelError, ShapeError
 from glowtrain.graph import Draw, Named, Operand, Operator, Ragged, Sample, Value, constant, operator, static
 from glowtrain.graph.operator import Quantized

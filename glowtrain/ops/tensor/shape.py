@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operand, Operator, Sample, Value, constant, operator, static
 from glowtrain.graph.specialise.ragged import ragged_of
 from glowtrain.loops import Const, Expr, Statement, Store, Tensor, call, cast, pointwise, select

@@ -5,9 +5,9 @@ Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
 from glowtrain.ops.tensor.move import Ints, Transpose, reshape

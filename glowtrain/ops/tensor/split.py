@@ -5,11 +5,11 @@ Semantics: https://onnx.ai/onnx/operators/onnx__Split.html at the newest opset.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Draw, Operator, Sample, Value, operator, static
 from glowtrain.graph.operator import Quantized
 from glowtrain.loops import For, Statement, Tensor, indices_of

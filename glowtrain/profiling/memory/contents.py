@@ -7,9 +7,9 @@ makes results of it again says so by its name, and what else there is goes backw
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer
 from glowtrain.program.memory.plan import lifetimes
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,6 @@ from glowtrain.backends.discovery import backend_of
 from glowtrain.compiler.memory_use import MemoryUse, memory_use
 from glowtrain.compiler.specialisation import enough_memory
 from glowtrain.compiler.walk import WALK, walk
-from glowtrain.deferred import dataclass
 from glowtrain.errors import BackendError
 from glowtrain.graph import Graph
 from glowtrain.memory.budget import KEEP, Budget

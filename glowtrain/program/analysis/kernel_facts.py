@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from glowtrain.deferred import cached_property, dataclass, remembered
 from glowtrain.loops import (
     FUNCTIONS,
     Apply,
@@ -29,6 +30,7 @@ from glowtrain.loops import (
     walk,
 )
 from glowtrain.loops.functions import Cost
+from glowtrain.memo import memoized
 from glowtrain.program.program import Instruction, Kernel
 from glowtrain.types import i8, i16, i32, u8, u16
 
@@ -73,7 +75,7 @@ class Definition:
         nodes = [node for node in _computed(self.value) if isinstance(node, (Apply, Reduce))]
         return len(nodes) <= CHEAP and all(map(_takes_one_step, nodes))
 
-    @remembered
+    @memoized
     def element(self, load: Load) -> Expr:
         """The expression of the element that is loaded."""
         return substitute(self.value, dict(self.indices_at(load.index)))
@@ -230,7 +232,7 @@ def contractions(body: Sequence[Statement]) -> Iterator[tuple[Reduce, Load, Load
             yield from _contractions(statement)
 
 
-@remembered
+@memoized
 def _contractions(statement: FlatStatement) -> tuple[tuple[Reduce, Load, Load], ...]:
     blocked = list(filter(None, map(blocked_operands, statement.reductions)))
     blocks = [total.body for total, _, _ in blocked]

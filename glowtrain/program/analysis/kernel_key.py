@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     Accumulate,
     Apply,

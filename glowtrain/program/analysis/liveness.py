@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer
 from glowtrain.program.analysis.exposed_reads import Exposure, reads
 from glowtrain.program.analysis.write_coverage import covered, overwrites

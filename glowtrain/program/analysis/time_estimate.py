@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import (
     FUNCTIONS,
     Accumulate,
@@ -27,6 +26,7 @@ from glowtrain.loops import (
     address,
 )
 from glowtrain.loops.functions import Cost
+from glowtrain.memo import memoized
 from glowtrain.program.analysis.kernel_facts import contraction_operands
 from glowtrain.program.program import Instruction
 from glowtrain.stages import Rates
@@ -34,7 +34,7 @@ from glowtrain.stages import Rates
 Key = TypeVar("Key")
 
 
-@remembered
+@memoized
 def estimate(instruction: Instruction, rates: Rates) -> float:
     """The nanoseconds of an instruction, with all trips of the instructions inside: of its arithmetic, or of its bytes
     if these take longer, and of elements that have to be accessed one by one. Of a native function only the bytes are
@@ -102,7 +102,7 @@ class _Counts:
             seen.update(below)
 
 
-@remembered
+@memoized
 def _counts(statement: Let | Store | Accumulate) -> _Counts:
     """Kept with the statement: what makes a result again consists of statements of the kernel that made it."""
     found = _Counts()

@@ -13,11 +13,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     FUNCTIONS,
     Accumulate,

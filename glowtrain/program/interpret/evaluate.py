@@ -10,12 +10,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ProgramError
 from glowtrain.loops import (
     Accumulate,

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ProgramError
 from glowtrain.loops import Affine, Apply, Cast, Const, Expr, Index, Load, Reduce, Ref, affine
 from glowtrain.program.interpret import functions

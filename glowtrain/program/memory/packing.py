@@ -13,12 +13,11 @@ every machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.program.memory.packing_search import Item, OutOfSteps, StepBudget, search
 
 STEPS = 4_000

@@ -20,11 +20,10 @@ saves up to nineteen of twenty steps; that an item with nothing above it need no
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from glowtrain.deferred import dataclass
 
 Ints = NDArray[np.int64]
 Task = Generator["Task", bool, bool]

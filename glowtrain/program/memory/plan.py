@@ -8,9 +8,10 @@ so that threads write where they wrote before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import Buffer, Written
+from glowtrain.memo import memoized
 from glowtrain.program.analysis.write_coverage import covered
 from glowtrain.program.memory.affinity import settled
 from glowtrain.program.memory.packing import best_fit, pack, peak, plainly_exceeds
@@ -57,7 +58,7 @@ def smallest(programs: Sequence[Program], alignment: int = ALIGNMENT) -> Program
     return programs[least[1]]
 
 
-@remembered
+@memoized
 def _planned(program: Program, alignment: int) -> Plan:
     """The same. Who asks what several programs need takes one of them, which is planned then."""
     intervals = lifetimes(program.instructions)

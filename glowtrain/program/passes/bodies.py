@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer
 from glowtrain.program.program import Instruction, Program, Repeat
 

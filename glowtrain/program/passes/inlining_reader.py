@@ -6,8 +6,8 @@ import functools
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     Buffer,
     Cast,

@@ -11,10 +11,9 @@ caller, and so may variables; or these lie as another program has them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer, Expr, Index, Let, Load, Ref, Store, affine, walk
 from glowtrain.loops.affine import combine
 from glowtrain.program.program import Kernel, Program

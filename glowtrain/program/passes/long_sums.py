@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     Buffer,
     Expr,

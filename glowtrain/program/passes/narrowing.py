@@ -7,9 +7,8 @@ Sums keep the order that they have for the whole buffer: long ones are cut befor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     Buffer,
     Expr,

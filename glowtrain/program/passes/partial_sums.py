@@ -11,8 +11,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from math import prod
 
-from glowtrain.deferred import remembered
 from glowtrain.loops import Buffer, For, Store
+from glowtrain.memo import memoized
 from glowtrain.program.analysis.kernel_facts import PARTLESS, box, contractions, covers, summed_indices
 from glowtrain.program.passes.needed import leading_to
 from glowtrain.program.passes.rows_in_place import same_element
@@ -23,7 +23,7 @@ LONG = 4096
 convolution over 64 images of 24x24 take 2.8 times as long in one go."""
 
 
-@remembered
+@memoized
 def homes_of_sums(instruction: Instruction) -> list[Buffer]:
     """Activations that a contraction writes and does not read, where something else that it writes has room for sums
     that are not :data:`LONG`: a buffer that it reads at the element that it writes alone."""

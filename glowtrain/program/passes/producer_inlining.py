@@ -12,11 +12,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     Buffer,
     Cast,

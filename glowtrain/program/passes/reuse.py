@@ -13,11 +13,11 @@ parameter.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import Accumulate, Buffer, Expr, For, Let, Load, Store, evaluations, statements
 from glowtrain.loops.views import viewed
+from glowtrain.memo import memoized
 from glowtrain.program.analysis.kernel_facts import box, contractions, covers
 from glowtrain.program.passes.bodies import with_bodies
 from glowtrain.program.passes.partial_sums import homes_of_sums, without_results
@@ -35,7 +35,7 @@ class ReuseOperands:
         return reused(program)
 
 
-@remembered
+@memoized
 def reused(program: Program) -> Program:
     """The program with results in place of operands, also in bodies of loops over parts of a batch."""
     return _reused(with_bodies(program, _reused))
@@ -61,7 +61,7 @@ def live_in_place(instructions: Sequence[Instruction]) -> Sequence[int]:
     return _live_in_place(*instructions) if instructions else ()
 
 
-@remembered
+@memoized
 def _live_in_place(*instructions: Instruction) -> tuple[int, ...]:
     """The same; kept with the first instruction, as passes ask again while they look for something better."""
     return tuple(live_bytes(_in_place(instructions)))
@@ -176,13 +176,13 @@ def pairs(instruction: Instruction, ending: set[Buffer], sums: bool = True) -> I
             yield result, taken
 
 
-@remembered
+@memoized
 def _factors(kernel: Kernel) -> frozenset[Buffer]:
     """What contractions of a kernel multiply."""
     return frozenset(load.buffer for _, *both in contractions(kernel.body) for load in both)
 
 
-@remembered
+@memoized
 def _takes(loop: For, result: Buffer, operand: Buffer) -> bool:
     """Whether each element of a result may overwrite the operand's: it is the only one read there, and before."""
     if result.kind != "activation" or not _has_room(operand, result):

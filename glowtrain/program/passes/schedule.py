@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer
 from glowtrain.program.passes.bodies import with_bodies
 from glowtrain.program.program import Instruction, Program

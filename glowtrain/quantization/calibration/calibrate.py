@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
 from glowtrain.compiler import compile
-from glowtrain.deferred import dataclass
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template, Value, Variable
 from glowtrain.quantization.calibration.batches import Batch, Data, batches

@@ -8,11 +8,11 @@ Inference" (2020), sections 4.2 and 5; entropy, Migacz, "8-bit Inference with Te
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import QuantizationError
 from glowtrain.quantization.calibration.profile import Histogram, Observed
 from glowtrain.quantization.placement.scheme import Scheme

@@ -6,10 +6,10 @@ Jacob et al. (2018), section 3.2: a BatchNormalization with running statistics i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Replacements, Value, Variable, translate
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.names import Names

@@ -7,11 +7,10 @@ QOperator form too. Only float operators have gradients, so this is where traini
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Constant, Graph, Node, Operator, Value, rewrite
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.convolution.convolution import Conv

@@ -8,10 +8,10 @@ ONNX has QLinearConv and QLinearMatMul; the others are ONNX Runtime's, of the do
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Constant, Model, Node, Operator, Value, rewrite
 from glowtrain.ops.contraction.products import Gemm, MatMul

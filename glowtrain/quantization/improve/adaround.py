@@ -8,13 +8,13 @@ treated in order, each on what it reads when the ones before it are rounded alre
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from glowtrain import optim
 from glowtrain.backends.base import Backend
 from glowtrain.compiler import Function, compile
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Input, Node, Template, Value, Variable, constant
 from glowtrain.ops.elementwise.activation import Sigmoid
 from glowtrain.ops.elementwise.extrema import Clip, Max, Min

@@ -9,10 +9,10 @@ Bias Correction" (2019), sections 4.1 and 4.1.2.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Value, Variable
 from glowtrain.quantization.export.constants import Arrays, only_reader
 from glowtrain.types import Array

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from glowtrain.backends.base import Backend
 from glowtrain.compiler import Function, compile
-from glowtrain.deferred import dataclass
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Node, Replacements, Template, Value, Variable, translate
 from glowtrain.graph.modules import modules_of

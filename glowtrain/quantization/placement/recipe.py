@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import QuantizationError
 from glowtrain.quantization.calibration.ranges import METHODS, WEIGHT_METHODS, Method, method_of
 from glowtrain.quantization.checks import check_count, check_kind, check_names

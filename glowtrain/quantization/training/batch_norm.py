@@ -14,9 +14,8 @@ that is exported.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Replacements, Template, Value, Variable, rewrite, translate
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.ops.elementwise.arithmetic import Div, Mul, Sqrt

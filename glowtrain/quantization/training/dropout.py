@@ -10,11 +10,10 @@ or ReLU is taken behind it, Dropout goes behind that, which drops each element a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Replacements, Value, constant, translate
 from glowtrain.ops.elementwise.activation import Relu
 from glowtrain.ops.random.philox import Dropout

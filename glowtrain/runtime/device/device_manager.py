@@ -14,13 +14,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from threading import Condition, RLock, Thread, current_thread, get_ident
 from typing import Protocol, TypeVar
 
 from glowtrain.backends.device import Device
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DeviceError, DeviceLostError, ProvisionError
 
 Result = TypeVar("Result")

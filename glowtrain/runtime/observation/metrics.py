@@ -9,10 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from threading import Lock
-
-from glowtrain.deferred import dataclass
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Upper bounds of the histogram of batches, in rows."""

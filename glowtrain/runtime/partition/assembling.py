@@ -11,9 +11,8 @@ way, it takes a value that it does not use, so that whoever runs parts as their 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Input, Node, Value, Variable, rebuild
 from glowtrain.names import Names
 from glowtrain.ops.tensor.memory_order import inverse

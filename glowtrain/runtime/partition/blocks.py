@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from glowtrain.backends.device import Device, DeviceFacts
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Value, Variable
 from glowtrain.runtime.partition.positions import Positions
 from glowtrain.runtime.partition.storage import Storage

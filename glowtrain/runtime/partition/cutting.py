@@ -7,10 +7,10 @@ ways that come within :data:`NEARLY` of that, the one that passes the fewest byt
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.types import Array
 
 NEARLY = 1.05

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Value, Variable, topological
 from glowtrain.runtime.partition.storage import Storage
 

@@ -11,8 +11,8 @@ parts of one stage run on one device, where they share variables; every variable
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph
 from glowtrain.memory.budget import UNSAID, Budget
 from glowtrain.names import Names

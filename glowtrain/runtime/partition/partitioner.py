@@ -6,7 +6,7 @@ graph --prepare--> graph and storage --positions, blocks--> ranges of stages --a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 
 from glowtrain.backends.device import Device
 from glowtrain.compiler.walk import WALK, arrive
-from glowtrain.deferred import dataclass
 from glowtrain.errors import PartitionError
 from glowtrain.graph import Graph, Node, Variable, no_graph
 from glowtrain.memory.byte_size import byte_text

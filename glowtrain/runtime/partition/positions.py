@@ -16,9 +16,8 @@ are of one stage, wherever stages begin:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Node, Value, Variable, topological
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from glowtrain.compiler.walk import after, until, walk
-from glowtrain.deferred import dataclass
 from glowtrain.grad.halves import is_costly
 from glowtrain.graph import Graph, Value
 from glowtrain.loops import Let, statements

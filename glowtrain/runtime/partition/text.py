@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.presentation.words import LISTED, plural
 from glowtrain.runtime.partition.partition import Part, Partition

@@ -7,10 +7,9 @@ node lowered once by itself. Bytes are those of the values that the compiler sto
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from glowtrain.backends.device import DeviceFacts
-from glowtrain.deferred import dataclass
 from glowtrain.errors import PluginError
 from glowtrain.graph import Constant, Graph, Input, Node, Operator, Value
 from glowtrain.lower.expand import ExpandOperators

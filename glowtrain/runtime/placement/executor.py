@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from glowtrain.backends.device import Device, Resident, Tensor
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DeviceError, DeviceLostError
 from glowtrain.presentation.words import kind_of, listed
 from glowtrain.runtime.device.device_manager import DeviceManager, Task, failure

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from threading import Condition, Lock
 from typing import TYPE_CHECKING
 
 from glowtrain.backends.device import ResidentVariables
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DeviceLostError, UnavailableError
 from glowtrain.runtime.device.device_manager import DeviceManager, Offer, Task
 from glowtrain.runtime.placement.executor import Executor

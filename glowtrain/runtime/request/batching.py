@@ -7,10 +7,10 @@ anyway, and no index is out of range.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.runtime.request.request import NetworkRequest, Segment
 from glowtrain.types import Array
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.runtime.checks import check_request
 
 

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock, current_thread, main_thread
 from typing import Any, Protocol
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.types import Array
 
 Outputs = dict[str, Array]

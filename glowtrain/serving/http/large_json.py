@@ -11,14 +11,13 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from threading import Lock
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.serving.http import messages
 from glowtrain.serving.http.bodies import Body
 from glowtrain.serving.requests import InferAnswer, InferRequest

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.presentation.words import plural
 from glowtrain.serving.http.bodies import Body, parse_json

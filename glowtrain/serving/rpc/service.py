@@ -6,13 +6,13 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError, InputError, RequestTimeoutError
 from glowtrain.serving.access import EVERYBODY, Access
 from glowtrain.serving.admission import Admission, Admitted

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.activation import Sigmoid

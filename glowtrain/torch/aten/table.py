@@ -9,12 +9,12 @@ call.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 import torch
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.tensor.move import reshape

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from glowtrain.deferred import dataclass
 from glowtrain.gradcheck.models.model import is_kink, scale_of, slopes_along
 from glowtrain.torch.checking.eager import Eager, double_precision, is_float
 from glowtrain.torch.tracing.places import present_line

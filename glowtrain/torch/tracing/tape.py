@@ -7,6 +7,7 @@ none, and optimizers leave it alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ModelError
 
 Names = frozenset[Any]

@@ -15,7 +15,7 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from threading import RLock
 from typing import Any
@@ -27,7 +27,6 @@ from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, Tens
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.torch.aten import TABLE
 from glowtrain.torch.tracing.drawn import nothing_drawn

@@ -10,6 +10,7 @@ import ctypes
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
@@ -17,7 +18,6 @@ import torch
 
 from glowtrain.backends.base import DirectCall
 from glowtrain.backends.state import address_of, zeros
-from glowtrain.deferred import dataclass
 from glowtrain.torch.memory import Allocation, Spans
 from glowtrain.torch.watching.guard import Guard, addresses, lines_of
 from glowtrain.torch.watching.native import library

@@ -10,13 +10,12 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, reduce
 from operator import or_
 
 import numpy as np
 import torch
-
-from glowtrain.deferred import dataclass
 
 WORD = 8
 BEHIND_TENSOR, BEHIND_STORAGE, AUTOGRAD, BEHIND_VERSION = 22, 6, 20, 3

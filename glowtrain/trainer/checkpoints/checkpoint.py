@@ -17,7 +17,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialize
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import CheckpointError
 from glowtrain.files import is_stream
 from glowtrain.trainer.checkpoints.files import write_atomically

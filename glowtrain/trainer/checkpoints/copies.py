@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from glowtrain.deferred import dataclass
 from glowtrain.graph import Binding
 from glowtrain.pickling import check_pickles
 from glowtrain.trainer.checkpoints.checkpoint import Position

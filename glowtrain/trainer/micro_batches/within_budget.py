@@ -9,12 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from glowtrain.backends.base import Backend
 from glowtrain.compiler import Function, Specialisation
-from glowtrain.deferred import Deferred, dataclass
+from glowtrain.deferred import Deferred
 from glowtrain.errors import DifferentiationError, InputError, MemoryBudgetError
 from glowtrain.graph import Binding, Graph
 from glowtrain.graph.specialise.binding import Key

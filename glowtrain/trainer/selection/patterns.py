@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from glob import escape
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import InputError
 from glowtrain.grad.parts import Bounds
 from glowtrain.graph import Variable

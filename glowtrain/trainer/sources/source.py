@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from glowtrain.deferred import dataclass
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.types import Array, Shape
 

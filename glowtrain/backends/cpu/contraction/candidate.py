@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import ceil, prod
 
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.describe import Problem
 from glowtrain.backends.cpu.contraction.rates import Machine
 from glowtrain.backends.cpu.order.contraction import FEW_PARTIALS, SumOrder
-from glowtrain.deferred import cached_property, dataclass
 
 
 class VectorAxis:

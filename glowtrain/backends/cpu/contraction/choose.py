@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, prod
 from typing import NamedTuple
@@ -30,7 +30,6 @@ from glowtrain.backends.cpu.contraction.levels import Level, classify, clipped, 
 from glowtrain.backends.cpu.contraction.matrices.block import MatrixBlock
 from glowtrain.backends.cpu.contraction.rates import Machine
 from glowtrain.backends.cpu.order.contraction import CHAIN
-from glowtrain.deferred import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ its operands, whichever is more. What things cost, on a present out-of-order cor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, prod
 
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.candidate import Candidate
 from glowtrain.backends.cpu.contraction.rates import LINE, NEXT_LINES, OTHER_LINES, PAGE, THIRD_LEVEL
-from glowtrain.deferred import dataclass
 
 
 @dataclass(frozen=True)

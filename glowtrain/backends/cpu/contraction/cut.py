@@ -8,13 +8,13 @@ brings all of them there again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.levels import Level, balanced
 from glowtrain.backends.cpu.contraction.rates import NEW_PAGE, NEXT_LINES, THIRD_LEVEL
 from glowtrain.backends.cpu.tasks import ELSEWHERE, WANTED, Work
-from glowtrain.deferred import dataclass
 
 ENOUGH = 8
 """Tasks from which on no loop is cut that stands inside of packing that is more than that part of the whole:"""

@@ -8,7 +8,8 @@ all of this form; what a loop *is* (row, column, batch, reduction) follows from 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ from glowtrain.backends.cpu.order.partials import partials_in_lanes
 from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.values import LlvmType, vector
-from glowtrain.deferred import cached_property, dataclass
 
 if TYPE_CHECKING:
     from glowtrain.backends.cpu.panels import Packing

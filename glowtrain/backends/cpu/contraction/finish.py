@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
 from math import prod
@@ -16,7 +17,6 @@ from glowtrain.backends.llvm.formats import MEMORY
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import I1, LlvmValue, Number, pointer, zero
-from glowtrain.deferred import dataclass
 
 LONGEST_END, LONGEST_LATE_END, LATE = 320, 80, 256
 """Instructions of an epilogue that are written out for all vectors of a tile, at most, and for one that begins only

@@ -4,6 +4,7 @@ many kernels that makes, of tiles that are not alike."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, prod
 
@@ -11,7 +12,6 @@ from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.candidate import Candidate
 from glowtrain.backends.cpu.contraction.cost import inner_reduction
 from glowtrain.backends.cpu.contraction.describe import Problem
-from glowtrain.deferred import dataclass
 
 
 @dataclass(frozen=True)

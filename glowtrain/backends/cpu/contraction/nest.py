@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView, views
@@ -25,7 +25,6 @@ from glowtrain.backends.llvm.formats import MEMORY
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import CALLER, LlvmFunction
 from glowtrain.backends.llvm.values import I1, LlvmValue, Number, pointer
-from glowtrain.deferred import dataclass
 
 
 @dataclass(frozen=True)

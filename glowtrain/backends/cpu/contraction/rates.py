@@ -9,9 +9,10 @@ are those of one core of a Zen 3 with AVX2. Cycles are of one core; a *product* 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.values import LlvmType
-from glowtrain.deferred import dataclass
 
 SCALAR_REGISTERS = 16
 """Registers for floats that a processor has, where its target says that no vectors are wanted."""

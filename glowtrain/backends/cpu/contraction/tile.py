@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import product
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView
 from glowtrain.backends.cpu.contraction.copies.asked import AskedRows
 from glowtrain.backends.cpu.epilogue import Epilogue
 from glowtrain.backends.llvm.values import LlvmValue, Number
-from glowtrain.deferred import dataclass
 
 Pattern = tuple[tuple[int, int, int], ...]
 """The (reduction loop, low, high) to which static clips restrict the products of one point; others are whole."""

@@ -10,7 +10,7 @@ that are far apart, for many channels at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
@@ -21,7 +21,6 @@ from glowtrain.backends.cpu.contraction.matrices.unit import matrix_dot
 from glowtrain.backends.cpu.panels import Packing, Parts
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.target import Target
-from glowtrain.deferred import dataclass
 
 ROWS = 8
 """Rows from which on it is worth packing an operand that is not constant."""

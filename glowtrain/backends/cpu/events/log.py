@@ -13,12 +13,12 @@ The last event of the step's lane is the whole step, with the number of calls as
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from glowtrain.backends.base import SPAN, SPAN_FIELDS, WHOLE_CALL
 from glowtrain.backends.state import aligned
-from glowtrain.deferred import dataclass
 from glowtrain.types import Array
 
 STEP, FIRST_THREAD = range(2)

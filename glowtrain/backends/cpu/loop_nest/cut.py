@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Set
+from dataclasses import dataclass
 
 from glowtrain.backends.cpu.loop_nest.expressions import reached
 from glowtrain.backends.cpu.order.analysis import Free, accesses, reductions
 from glowtrain.backends.cpu.tasks import WANTED
-from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     FUNCTIONS,
     Accumulate,

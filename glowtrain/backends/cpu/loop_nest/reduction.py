@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions, reached
 from glowtrain.backends.cpu.loop_nest.partial_results import PartialResults
@@ -22,7 +23,6 @@ from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction, Loop
 from glowtrain.backends.llvm.values import LlvmValue, first_lanes
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Apply, Buffer, Expr, Index, Let, Reduce, Ref, Statement, substitute
 from glowtrain.types import DType, boolean
 

@@ -11,6 +11,7 @@ fits, and LLVM may pack lanes as they are.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from glowtrain.backends.llvm.formats import REGISTER, cast, native_conversion
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, number
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Apply, Cast, Const, Expr
 from glowtrain.types import SMALL_INTEGERS, DType, f32
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from glowtrain.backends.llvm.values import LlvmValue
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Index
 
 Item = TypeVar("Item")

@@ -7,6 +7,7 @@ a few shuffles an element's vector; a load for each lane took several cycles an 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import permutations
 
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
@@ -14,7 +15,6 @@ from glowtrain.backends.cpu.order.analysis import Free, accesses, reductions, sl
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.values import LlvmValue
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Accumulate, Affine, For, Index, Load, Statement, Store, address, loads, writes
 
 MOST = 2

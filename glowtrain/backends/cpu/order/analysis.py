@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import (
     FUNCTIONS,
     Accumulate,
@@ -28,6 +27,7 @@ from glowtrain.loops import (
 )
 from glowtrain.loops.affine import Atom, Quotient, Remainder
 from glowtrain.loops.functions import Cost
+from glowtrain.memo import memoized
 
 GATHER = 1.5
 """Cost of one lane of a gather or scatter, in vector operations."""
@@ -96,7 +96,7 @@ def accesses(body: Sequence[Statement], trips: int = 1) -> Iterator[NestAccess]:
         yield from found if trips == 1 else (each.times(trips) for each in found)
 
 
-@remembered
+@memoized
 def _accesses(statement: FlatStatement) -> tuple[NestAccess, ...]:
     """The accesses of a statement that runs once."""
     found: list[NestAccess] = []

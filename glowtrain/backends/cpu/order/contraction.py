@@ -10,10 +10,9 @@ these are added half with half.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
-
-from glowtrain.deferred import dataclass
 
 if TYPE_CHECKING:
     from glowtrain.backends.cpu.contraction.describe import Nested, Problem

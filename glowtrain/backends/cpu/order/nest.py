@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from glowtrain.backends.cpu.order.analysis import (
     Free,
@@ -27,7 +28,6 @@ from glowtrain.backends.cpu.order.analysis import (
 )
 from glowtrain.backends.cpu.order.partials import UNROLLED, partials_in_lanes
 from glowtrain.backends.llvm.target import COMPUTE_BITS
-from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     Accumulate,
     For,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from glowtrain.deferred import Deferred, dataclass
+from glowtrain.deferred import Deferred
 
 if TYPE_CHECKING:
     from glowtrain.backends.cpu.sums import orders

@@ -9,12 +9,12 @@ from glowtrain.backends.cpu.loop_nest.collapse import collapse
 from glowtrain.backends.cpu.order.analysis import Free, reductions
 from glowtrain.backends.cpu.order.nest import reduction_order, reference_lane
 from glowtrain.backends.cpu.recognise import contraction_of, recognise
-from glowtrain.deferred import remembered
 from glowtrain.loops import Expr, For, Index, Let, Reduce, Ref, Statement, statements
+from glowtrain.memo import memoized
 from glowtrain.program.program import Kernel
 
 
-@remembered
+@memoized
 def orders(kernel: Kernel) -> tuple[Hashable, ...]:
     """The order of each of a kernel's sums; equal for kernels whose sums of the same elements have the same bits."""
     product = recognise(kernel)

@@ -8,7 +8,7 @@ passes a null pointer.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from glowtrain.backends.cpu.events.log import FIRST_THREAD
 from glowtrain.backends.cpu.events.text import noting, ticks
@@ -17,7 +17,6 @@ from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import CALLER, INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import NULL, POINTER, LlvmType, pointer
-from glowtrain.deferred import dataclass
 
 WORTH = 2
 """Chunks of a call, of that size, from which on it is shared: telling another thread and waiting for it takes 0.2 µs

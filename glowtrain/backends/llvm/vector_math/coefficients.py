@@ -7,7 +7,7 @@ low to high. ``error`` comments give log2 of the largest relative error of the f
 
 from __future__ import annotations
 
-from glowtrain.deferred import dataclass
+from dataclasses import dataclass
 
 Polynomial = tuple[float, ...]
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, integer
-from glowtrain.deferred import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,11 @@ of the graph around it becomes further inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ModelError, ShapeError, UnknownValueError
 from glowtrain.graph import Constant, Graph, Input, Ragged, Value, constant
 from glowtrain.onnx_io.read.build import Bound, Builder, attributes_of

@@ -8,12 +8,11 @@ operands.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from onnx import NodeProto, helper
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import DifferentiationError, ModelError
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Constant, Value, constant

@@ -6,9 +6,10 @@ values of label k. What maps strings is refused, and so are labels that are stri
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from onnx import NodeProto
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import UnsupportedOperatorError
 from glowtrain.onnx_io.read.build import Bound, Builder
 from glowtrain.onnx_io.read.source import reads

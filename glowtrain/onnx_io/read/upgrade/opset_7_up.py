@@ -9,12 +9,11 @@ Source: the versions of each operator in https://onnx.ai/onnx/operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import ModelError
 from glowtrain.names import Names
 from glowtrain.onnx_io.read.source import describe, subgraphs

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer
 from glowtrain.program.analysis.kernel_facts import conflict
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, OTHER_POINTS, Box, Limits, fuse_pair

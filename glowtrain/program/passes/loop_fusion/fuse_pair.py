@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from glowtrain.deferred import cached_property, dataclass
 from glowtrain.loops import (
     Accumulate,
     Buffer,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import (
     Buffer,
     Const,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from glowtrain.deferred import dataclass
+from dataclasses import dataclass
+
 from glowtrain.loops import Buffer
 from glowtrain.program.passes.rematerialisation.recomputation import Recomputation
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from glowtrain.deferred import cached_property, dataclass
 from glowtrain.loops import (
     Buffer,
     Expr,

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import MemoryBudgetError
 from glowtrain.memory.budget import UNSAID, Budget, check_variables
 from glowtrain.names import Names

@@ -10,11 +10,10 @@ the gradient of that input, which needs the weights as they were.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer, For, Load, Store, indices_of
 from glowtrain.names import Names
 from glowtrain.program.passes.partial_sums import homes_of_sums

@@ -8,12 +8,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import compress, pairwise
 
 import numpy as np
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Buffer, Load, Ref
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
 from glowtrain.program.passes.rematerialisation.holes import Change, Drop, Gap, Hole, Holes

@@ -15,9 +15,8 @@ Source: Chakrabarti and Moseley, Backprop with Approximate Activations for Memor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from glowtrain.deferred import dataclass
 from glowtrain.errors import MemoryBudgetError
 from glowtrain.loops import Buffer
 from glowtrain.memory.budget import SMALLEST, UNSAID, Budget, budget_of

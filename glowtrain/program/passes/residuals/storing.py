@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Accumulate, Buffer, Const, Expr, For, Let, Load, Ref, Statement, Store, cast, indices_of
 from glowtrain.loops import statements as all_statements
 from glowtrain.program.passes.loop_fusion.fuse_pair import Sums

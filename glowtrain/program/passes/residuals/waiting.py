@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from glowtrain.deferred import dataclass
 from glowtrain.loops import Accumulate, Buffer, statements
 from glowtrain.memory.residuals import Residuals
 from glowtrain.names import Names

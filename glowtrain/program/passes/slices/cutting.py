@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain
 
-from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import (
     Accumulate,
     Buffer,
@@ -22,6 +21,7 @@ from glowtrain.loops import (
     rewrite,
     statements,
 )
+from glowtrain.memo import memoized
 from glowtrain.program.analysis.kernel_facts import box
 from glowtrain.program.program import Instruction, Kernel
 
@@ -37,7 +37,7 @@ class Slices:
     buffers: Mapping[Buffer, Buffer]
 
 
-@remembered
+@memoized
 def loop_index(instruction: Instruction, buffer: Buffer, axis: int) -> Index | None:
     """The loop of a kernel with which it goes along an axis of a buffer: wherever the buffer is touched, that loop's
     index is the subscript there, and it has all of the axis. ``None`` if there is none."""
@@ -64,7 +64,7 @@ def subscripts(kernel: Kernel, buffer: Buffer) -> Sequence[tuple[Expr, ...]]:
     return _subscripts(kernel).get(buffer, ())
 
 
-@remembered
+@memoized
 def _subscripts(kernel: Kernel) -> dict[Buffer, list[tuple[Expr, ...]]]:
     found: dict[Buffer, list[tuple[Expr, ...]]] = {}
     stores = (s for s in statements(kernel.body) if isinstance(s, (Store, Accumulate)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 
-from glowtrain.deferred import cached_property, dataclass
 from glowtrain.loops import Buffer, Index
 from glowtrain.program.analysis.kernel_facts import conflict
 from glowtrain.program.passes.slices.cutting import loop_index

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glowtrain.deferred import dataclass, remembered
 from glowtrain.loops import Accumulate, Buffer, Index, Store, address, statements
+from glowtrain.memo import memoized
 from glowtrain.names import Names
 from glowtrain.program.analysis.kernel_facts import contractions
 from glowtrain.program.analysis.time_estimate import estimate
@@ -200,7 +200,7 @@ class Slicing:
         return True
 
 
-@remembered
+@memoized
 def _keeps_sums(
     kernel: Kernel, index: Index, extent: int, size: int, axes: tuple[tuple[Buffer, int], ...], sums: Sums
 ) -> bool:

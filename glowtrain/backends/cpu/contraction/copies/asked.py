@@ -15,6 +15,7 @@ each row asked for at once, and takes 550 (on a Zen 4, with SGD and momentum).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from glowtrain.backends.cpu.contraction import rates
@@ -23,7 +24,6 @@ from glowtrain.backends.cpu.epilogue import FarLine
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, Number
-from glowtrain.deferred import dataclass
 
 
 def asks_along(plan: ContractionPlan) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from glowtrain.backends.llvm.formats import MEMORY, factors
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, pointer
-from glowtrain.deferred import dataclass
 
 STRIP, STRIPS = 4, 4
 """Lanes of a strip, and strips of a vector, from which squares are transposed strip by strip; AVX2 takes longer so."""

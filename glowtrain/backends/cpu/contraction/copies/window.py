@@ -6,7 +6,7 @@ Then a kernel needs no tests for padding, and reads neighbours along the sum as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd, prod
 
@@ -14,7 +14,6 @@ from glowtrain.backends.cpu.contraction.describe import Operand, OperandAccess
 from glowtrain.backends.llvm.formats import REGISTER, SIGNED, SIZE
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, pointer, vector
-from glowtrain.deferred import dataclass
 
 SLACK = 64
 """Bytes behind a copy that may be read."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from glowtrain.backends.cpu.contraction.matrices.unit import REGISTERS, ROW, ROWS, WORD
-from glowtrain.deferred import dataclass
 
 
 @dataclass(frozen=True)
