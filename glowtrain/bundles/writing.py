@@ -10,11 +10,11 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.arguments import dims_of, faces_of, folder_of
 from glowtrain.bundles.devices.boards import board_files, board_of, example_ram
 from glowtrain.bundles.devices.sizes import BundleSize, size_of
-from glowtrain.bundles.example import expected, program
-from glowtrain.bundles.faces.cpp import cpp
+from glowtrain.bundles.faces.c.cpp import cpp
+from glowtrain.bundles.faces.c.example import expected, program
+from glowtrain.bundles.faces.c.header import header
+from glowtrain.bundles.faces.c.makefile import makefile
 from glowtrain.bundles.faces.extras import Extras
-from glowtrain.bundles.header import header
-from glowtrain.bundles.makefile import makefile
 from glowtrain.bundles.manifest import manifest, untouched
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.request import BundleRequest, Optimize, parts_of_bundle

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.bundles.faces.cpp import KEYWORDS as OF_CPP
+from glowtrain.bundles.faces.c.cpp import KEYWORDS as OF_CPP
 from glowtrain.bundles.faces.fortran.names import wrapped
 from glowtrain.bundles.faces.rust.names import KEYWORDS as OF_RUST
 from glowtrain.bundles.faces.words import named

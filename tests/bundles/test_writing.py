@@ -20,8 +20,8 @@ import glowtrain as gt
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.contents import bundle_name, identifier
-from glowtrain.bundles.example import program
-from glowtrain.bundles.header import header
+from glowtrain.bundles.faces.c.example import program
+from glowtrain.bundles.faces.c.header import header
 from glowtrain.bundles.signature import RESERVED
 from glowtrain.bundles.verify.trace import trace_of
 from glowtrain.cli import app

@@ -21,8 +21,8 @@ from glowtrain import models
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.contents import STEP, Contents
-from glowtrain.bundles.example import program
-from glowtrain.bundles.header import header
+from glowtrain.bundles.faces.c.example import program
+from glowtrain.bundles.faces.c.header import header
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.verify.elsewhere import parsed
 from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of

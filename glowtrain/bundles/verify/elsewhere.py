@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from glowtrain.bundles.arguments import words_of
-from glowtrain.bundles.example import program
-from glowtrain.bundles.header import header
+from glowtrain.bundles.faces.c.example import program
+from glowtrain.bundles.faces.c.header import header
 from glowtrain.bundles.libraries.linking import program_compiler
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.verify.trace import BitTrace, StepTrace, printable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glowtrain.bundles.example import STEPS
+from glowtrain.bundles.faces.c.example import STEPS
 from glowtrain.bundles.faces.fortran.names import LONGEST_NAME, dummies, element, extents, wrapped
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from glowtrain.bundles.example import STEPS
+from glowtrain.bundles.faces.c.example import STEPS
 from glowtrain.bundles.faces.rust.names import CRATES, argument, element
 from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule

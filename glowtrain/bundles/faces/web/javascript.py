@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.bundles.example import STEPS
+from glowtrain.bundles.faces.c.example import STEPS
 from glowtrain.bundles.faces.web.texts import as_json, text_of
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
