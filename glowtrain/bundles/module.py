@@ -45,9 +45,19 @@ class BundleModule:
         return self.contents.name
 
     @property
+    def step(self) -> BundleFunction | None:
+        """The function that trains, if there is one."""
+        return next((function for function in self.functions if function.trains), None)
+
+    @property
     def trains(self) -> bool:
         """Whether one of the functions does."""
-        return any(function.trains for function in self.functions)
+        return self.step is not None
+
+    @property
+    def predictions(self) -> list[BundleFunction]:
+        """The functions that do not train."""
+        return [function for function in self.functions if not function.trains]
 
     @property
     def hyper(self) -> dict[str, float]:

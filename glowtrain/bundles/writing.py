@@ -13,8 +13,8 @@ from glowtrain.bundles.devices.sizes import BundleSize, size_of
 from glowtrain.bundles.faces.c.cpp import cpp
 from glowtrain.bundles.faces.c.example import expected, program
 from glowtrain.bundles.faces.c.header import header
-from glowtrain.bundles.faces.c.makefile import makefile
 from glowtrain.bundles.faces.extras import Extras
+from glowtrain.bundles.faces.templates import filled
 from glowtrain.bundles.manifest import manifest, untouched
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.request import BundleRequest, Optimize, parts_of_bundle
@@ -191,7 +191,7 @@ def files_of(module: BundleModule, weights: Weights, extras: Extras) -> dict[str
         files[f"{name}.safetensors"] = file_of(values)
     if weights == "object":
         files["main.c"] = program(module).encode()
-        files["Makefile"] = makefile(module).encode()
+        files["Makefile"] = filled("c/Makefile", name).encode()
         files["expected.txt"] = expected(module, backend_like(module.target)).encode()
     files[f"{name}.json"] = manifest(module, files).encode()
     return files

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import glowtrain as gt
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.faces.c.cpp import KEYWORDS as OF_CPP
 from glowtrain.bundles.faces.fortran.names import wrapped
@@ -15,6 +16,7 @@ from glowtrain.bundles.faces.rust.names import KEYWORDS as OF_RUST
 from glowtrain.bundles.faces.words import named
 from glowtrain.cli import app
 from glowtrain.errors import BundleError
+from glowtrain.graph import Graph, Input
 from tests.bundles.small_bundles import BATCH, halves, odd_names, written
 from tests.compiler.networks import mlp
 
@@ -83,6 +85,19 @@ def test_names_that_mean_something_else(tmp_path: Path) -> None:
     assert named("match", OF_RUST | {"match_"}) == "match__"
     assert named("class", OF_CPP) == "class_"
     assert named("x", OF_CPP | OF_RUST) == "x"
+
+
+def test_names_that_mean_something_in_templates(tmp_path: Path) -> None:
+    x = Input(gt.f32[2, 2], "network")
+    graph = Graph((x,), {"{{version}}": x * x, "// {{#variables}}": x + x}, {}, name="model")
+    written(tmp_path, graph, faces=("rust", "fortran"))
+    assert "uint32_t model_predict(model_handle *handle, const float *network, float *m___version__, " in text(
+        tmp_path, "model.h"
+    )
+    assert " *   m___version__: f32[2,2] ({{version}})" in text(tmp_path, "model.h")
+    assert 'sized("network", network.len(), 4)?;' in text(tmp_path, "rust/src/lib.rs")
+    for file in ("model.h", "model.hpp", "main.c", "rust/src/lib.rs", "fortran/model.f90", "fortran/main.f90"):
+        assert not re.search(r"\bnetwork_[a-z]|NETWORK", text(tmp_path, file)), file
 
 
 def test_half_precision_is_passed_as_bits(tmp_path: Path) -> None:

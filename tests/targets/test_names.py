@@ -50,6 +50,10 @@ STRANGE = [
     "??/",
     "</script>",
     "'",
+    "network",
+    "NETWORK",
+    "{{version}}",
+    "// {{#variables}}",
 ]
 LONG = ["y" * 70, "y" * 69 + "z", "Y" * 70, "é" * 70, '"' * 130]
 ALL = [

@@ -54,6 +54,11 @@ def extents(type_: TensorType) -> str:
     return f"({', '.join(map(str, reversed(shape)))})"
 
 
+def short_lines(text: str) -> str:
+    """A text whose lines are no longer than Fortran's may be."""
+    return "\n".join(part for line in text.split("\n") for part in wrapped(line))
+
+
 def wrapped(line: str) -> list[str]:
     """A line, continued at its commas where it is too long; texts and comments stay whole."""
     if len(line) <= LONGEST_LINE or line.lstrip().startswith("!"):

@@ -16,7 +16,7 @@ KEYWORDS = words(
 LOCALS = words(
     """
     _ last loss measured model number state ALIGNMENT ARENA_BYTES FILE_BYTES VARIABLES_BYTES VERSION Err None Ok Owned
-    Some begin checksum done half sized text typed word
+    Some batch begin checksum done float half sized text typed word
     """
 )
 """Variables, functions and constants around the arguments, and what patterns take for no new name."""

@@ -1,6 +1,6 @@
-// Runs {{name}} on made-up batches and prints what comes out, as bits; expected.txt holds them. With Node:
+// Runs network on made-up batches and prints what comes out, as bits; expected.txt holds them. With Node:
 //   node example.mjs | cmp - expected.txt
-import { load } from "./{{name}}.mjs";
+import { load } from "./network.mjs";
 
 const STEPS = {{steps}};
 
@@ -8,7 +8,7 @@ const STEPS = {{steps}};
 let last = 0;
 
 function word() {
-  last = (Math.imul(last, {{multiplier}}) + {{increment}}) >>> 0;
+  last = (Math.imul(last, 1664525) + 1013904223) >>> 0;
   return last >>> 24;
 }
 

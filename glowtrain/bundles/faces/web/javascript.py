@@ -6,10 +6,10 @@ from typing import Any
 
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.faces.c.example import STEPS
-from glowtrain.bundles.faces.web.texts import as_json, text_of
+from glowtrain.bundles.faces.templates import as_json, filled
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
-from glowtrain.bundles.verify.trace import INCREMENT, MULTIPLIER, printable
+from glowtrain.bundles.verify.trace import printable
 from glowtrain.bundles.weights import Weights, header_of
 from glowtrain.types import TensorType
 
@@ -17,36 +17,33 @@ OWN_METHODS = ("reset", "getWeights", "setWeights", "save", "load")
 """Methods of every model, as the worker takes them."""
 
 
-def library(module: BundleModule) -> str:
+def script(module: BundleModule) -> str:
     """JavaScript that loads the module and calls it, for a script that stands by itself: it exports nothing."""
-    return f"const description = {as_json(description(module), 1)};\n\n{text_of('model.js')}"
+    return _library(module, exports=False)
 
 
 def javascript(module: BundleModule, weights: Weights) -> str:
     """The text of ``NAME.mjs``."""
     beside = f' = new URL("{module.name}.safetensors", import.meta.url)' if weights == "file" else ""
-    return f"""{library(module)}
-/** Load the model; without addresses, from the files beside this one. */
-const load = (source = new URL("{module.name}.wasm", import.meta.url), weights{beside}) => instantiate(source, weights);
+    return _library(module, exports=True, beside=beside)
 
-export {{ GlowtrainError, Model, description, load }};
-"""
+
+def _library(module: BundleModule, **parts: object) -> str:
+    said = f"const description = {as_json(description(module), 1)};"
+    return filled("web/model.js", module.name, description=said, **parts)
 
 
 def worker(module: BundleModule) -> str:
     """The text of ``worker.mjs``."""
-    first = module.functions[0]
     methods = [method_of(function) for function in module.functions]
-    inputs = ", ".join(each.name for each in first.inputs)
-    return text_of(
-        "worker.mjs", name=module.name, method=methods[0], inputs=inputs, methods=as_json([*methods, *OWN_METHODS])
-    )
+    inputs = ", ".join(each.name for each in module.functions[0].inputs)
+    listed = as_json([*methods, *OWN_METHODS])
+    return filled("web/worker.mjs", module.name, method=methods[0], inputs=inputs, methods=listed)
 
 
 def example(module: BundleModule) -> str:
     """The text of ``example.mjs``, which prints what ``main.c`` does."""
-    numbers = {"steps": STEPS, "multiplier": MULTIPLIER, "increment": INCREMENT}
-    return text_of("example.mjs", name=module.name, **{name: str(number) for name, number in numbers.items()})
+    return filled("web/example.mjs", module.name, steps=STEPS)
 
 
 def method_of(function: BundleFunction) -> str:

@@ -1,3 +1,5 @@
+//{{description}}
+
 // A model that Glowtrain wrote as a WebAssembly module, through the module's C interface. `description` says what is
 // inside. Everything lies in the module's memory, which grows once, when the model is loaded.
 
@@ -283,3 +285,10 @@ async function instantiate(source, weights) {
     throw new GlowtrainError("OTHER_VERSION", `this is not the module of ${description.name}`);
   return new Model(instance.exports, weights ? asBytes(await bytesOf(weights)).slice() : null);
 }
+// {{#exports}}
+
+/** Load the model; without addresses, from the files beside this one. */
+const load = (source = new URL("network.wasm", import.meta.url), weights{{beside}}) => instantiate(source, weights);
+
+export { GlowtrainError, Model, description, load };
+// {{/exports}}

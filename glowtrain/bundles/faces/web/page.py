@@ -13,8 +13,8 @@ import numpy as np
 from glowtrain import data
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.contents import PREDICT, STEP
-from glowtrain.bundles.faces.web.javascript import library
-from glowtrain.bundles.faces.web.texts import as_json, text_of
+from glowtrain.bundles.faces.templates import as_json, filled, template_text
+from glowtrain.bundles.faces.web.javascript import script
 from glowtrain.bundles.libraries.wasm import linked
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
@@ -37,26 +37,21 @@ def page(module: BundleModule) -> str:
     """
     names = _names(module)
     wasm = linked(module.code)
-    parts = {
-        "title": module.name,
-        "name": module.name,
-        "kilobytes": f"{_without_weights(module, wasm) / 1000:.0f}",
-        "style": text_of("page.css"),
-        "script": text_of("page.js"),
-        "worker": f"{library(module)}\n{text_of('page_worker.js')}",
-        "data": as_json(_data(module, wasm, names)),
-    }
-    return text_of("page.html", **parts)
+    return filled(
+        "web/page.html",
+        module.name,
+        kilobytes=f"{(len(wasm) - len(module.memory.image)) / 1000:.0f}",  # without the weights
+        style=template_text("web/page.css"),
+        script=template_text("web/page.js"),
+        worker=f"{script(module)}\n{template_text('web/page_worker.js')}",
+        data=as_json(_data(module, wasm, names)),
+    )
 
 
 def check_target(target: Target) -> None:
     """Raise :class:`BundleError` for processors that no page runs."""
     if target.architecture != "wasm":
         raise BundleError(f"a page runs WebAssembly: choose the target wasm32, not {target.name}")
-
-
-def _without_weights(module: BundleModule, wasm: bytes) -> int:
-    return len(wasm) - len(module.memory.image)
 
 
 def _data(module: BundleModule, wasm: bytes, names: dict[str, Any]) -> dict[str, Any]:

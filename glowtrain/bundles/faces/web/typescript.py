@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from glowtrain.bundles.codes import ErrorCode
+from glowtrain.bundles.faces.templates import as_json, filled
 from glowtrain.bundles.faces.web.javascript import method_of
-from glowtrain.bundles.faces.web.texts import as_json
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction
 from glowtrain.types import DType, TensorType
@@ -26,20 +26,15 @@ def array_of(dtype: DType) -> str:
 
 def declarations(module: BundleModule) -> str:
     """The text of ``NAME.d.mts``."""
-    parts = [
-        f"// The types of {module.name}.mjs.\n",
-        *(part for function in module.functions for part in _interfaces(module, function)),
-        _weights(module),
-        _model(module),
-        _ERRORS.format(codes=" | ".join(f'"{name}"' for name in _codes())),
-        _LOAD.format(name=module.name),
-    ]
-    return "\n".join(parts)
-
-
-def _codes() -> list[str]:
-    own = [code.name for code in ErrorCode if code != ErrorCode.OK]
-    return [*own, "BAD_INPUT", "OUT_OF_MEMORY"]
+    names = [code.name for code in ErrorCode if code != ErrorCode.OK]
+    interfaces = [part for function in module.functions for part in _interfaces(module, function)]
+    return filled(
+        "web/model.d.mts",
+        module.name,
+        interfaces="\n\n".join([*interfaces, _weights(module)]),
+        methods=map(_method, module.functions),
+        codes=" | ".join(f'"{name}"' for name in (*names, "BAD_INPUT", "OUT_OF_MEMORY")),
+    )
 
 
 def _interfaces(module: BundleModule, function: BundleFunction) -> Iterator[str]:
@@ -57,24 +52,19 @@ def _weights(module: BundleModule) -> str:
     return "/** Variables by name, row-major. */\n" + _interface("Weights", fields)
 
 
-def _model(module: BundleModule) -> str:
-    methods = "\n".join(_method(function) for function in module.functions)
-    return _MODEL.format(methods=methods)
-
-
 def _method(function: BundleFunction) -> str:
     name = _capital(method_of(function))
     if function.trains:
         hyper = ", hyper?: Hyperparameters" if function.hyper else ""
         return (
-            "  /** One step of training on a batch; gives the loss. Throws NOT_FINITE, and changes nothing, where the\n"
-            f"   * loss is no number. */\n  train(inputs: {name}Inputs{hyper}): number;"
+            "/** One step of training on a batch; gives the loss. Throws NOT_FINITE, and changes nothing, where the\n"
+            f" * loss is no number. */\ntrain(inputs: {name}Inputs{hyper}): number;"
         )
-    return f"  /** Predictions for a batch. */\n  {method_of(function)}(inputs: {name}Inputs): {name}Outputs;"
+    return f"/** Predictions for a batch. */\n{method_of(function)}(inputs: {name}Inputs): {name}Outputs;"
 
 
 def _interface(name: str, fields: Iterable[str]) -> str:
-    return "\n".join([f"export interface {name} {{", *fields, "}\n"])
+    return "\n".join([f"export interface {name} {{", *fields, "}"])
 
 
 def _field(name: str, type_: TensorType, *, given: bool = False, optional: bool = False) -> str:
@@ -86,50 +76,3 @@ def _field(name: str, type_: TensorType, *, given: bool = False, optional: bool 
 
 def _capital(name: str) -> str:
     return name[:1].upper() + name[1:]
-
-
-_MODEL = """export declare class Model {{
-  private constructor();
-{methods}
-  /** The variables of the model, with `state` those of the optimizer as well. */
-  getWeights(options?: {{ state?: boolean }}): Weights;
-  /** Set some variables. All are checked before the first is set. */
-  setWeights(weights: Weights): void;
-  /** All variables, those of the optimizer among them, as a file of safetensors. */
-  save(): Uint8Array;
-  /** Take all variables from such a file. Throws OTHER_WEIGHTS, and changes nothing, for another model's. */
-  load(file: Uint8Array | ArrayBuffer): void;
-  /** All variables as they were when the model was loaded. */
-  reset(): void;
-  /** Bytes of the module's memory, which does not grow after loading. */
-  readonly memoryBytes: number;
-  readonly description: typeof description;
-}}
-"""
-_ERRORS = """export type ErrorCode = {codes};
-
-export declare class GlowtrainError extends Error {{
-  readonly code: ErrorCode;
-}}
-"""
-_LOAD = """export interface Tensor {{
-  name: string;
-  type: string;
-  dtype: string;
-  shape: number[];
-  bytes: number;
-}}
-
-/** What is inside. */
-export declare const description: {{
-  name: string;
-  functions: Record<string, {{ inputs: Tensor[]; hyper: (Tensor & {{ default: number }})[]; outputs: Tensor[] }}>;
-  variables: (Tensor & {{ role: "parameter" | "statistic" | "state" }})[];
-}};
-
-export type Source = ArrayBuffer | ArrayBufferView | URL | string;
-
-/** Load the model from the bytes or the address of its module, by default {name}.wasm beside this file; likewise its
- * weights (safetensors), which need not be given where the module holds them or {name}.safetensors was written. */
-export declare function load(source?: Source, weights?: Source | null): Promise<Model>;
-"""

@@ -3,7 +3,7 @@
 //   const worker = new Worker(new URL("worker.mjs", import.meta.url), { type: "module" });
 //   worker.onmessage = ({ data: { id, value, error } }) => console.log(id, error ?? value);
 //   worker.postMessage({ id: 1, method: "{{method}}", args: [{ {{inputs}} }] });
-import { load } from "./{{name}}.mjs";
+import { load } from "./network.mjs";
 
 const METHODS = {{methods}};
 const model = load();
