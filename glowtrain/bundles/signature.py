@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
 from glowtrain.backends.cpu.step import Code
@@ -15,12 +16,32 @@ from glowtrain.grad.training import LOSS
 from glowtrain.optim import HYPER
 from glowtrain.types import Array, DType, TensorType
 
-C_TYPES: Mapping[str, str] = {
-    "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "bool": "uint8_t",
-    "i64": "int64_t", "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "i4": "int8_t", "i2": "int8_t",
-    "u64": "uint64_t", "u32": "uint32_t", "u16": "uint16_t",
-}  # fmt: skip
-"""C's types of elements; those of 8 bits and less that are not here are ``uint8_t``."""
+
+class Element(NamedTuple):
+    """What an element type is in the languages of bundles. 16-bit floats are passed as their bits."""
+
+    c: str
+    rust: str
+    fortran: str
+    """Which has no unsigned types."""
+    javascript: str
+    """A typed array."""
+
+
+ELEMENTS: Mapping[str, Element] = {
+    "f64": Element("double", "f64", "real(c_double)", "Float64Array"),
+    "f32": Element("float", "f32", "real(c_float)", "Float32Array"),
+    "f16": Element("uint16_t", "u16", "integer(c_int16_t)", "Uint16Array"),
+    "bf16": Element("uint16_t", "u16", "integer(c_int16_t)", "Uint16Array"),
+    "i64": Element("int64_t", "i64", "integer(c_int64_t)", "BigInt64Array"),
+    "i32": Element("int32_t", "i32", "integer(c_int32_t)", "Int32Array"),
+    "i16": Element("int16_t", "i16", "integer(c_int16_t)", "Int16Array"),
+    **dict.fromkeys(("i8", "i4", "i2"), Element("int8_t", "i8", "integer(c_int8_t)", "Int8Array")),
+    "u64": Element("uint64_t", "u64", "integer(c_int64_t)", "BigUint64Array"),
+    "u32": Element("uint32_t", "u32", "integer(c_int32_t)", "Uint32Array"),
+    "u16": Element("uint16_t", "u16", "integer(c_int16_t)", "Uint16Array"),
+}
+_BYTE = Element("uint8_t", "u8", "integer(c_int8_t)", "Uint8Array")
 _KEYWORDS = (
     "auto break case char const continue default do double else enum extern float for goto if inline int long register "
     "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
@@ -42,9 +63,9 @@ _INTERFACE = words(
 """What stands behind a bundle's name in its own names, as Fortran reads them: without regard to case."""
 
 
-def c_type(dtype: DType) -> str:
-    """The C type of an element; 16-bit floats are passed as their bits."""
-    return C_TYPES.get(dtype.name, "uint8_t")
+def element_of(dtype: DType) -> Element:
+    """What elements of a type are in other languages; those that none of them has are bytes."""
+    return ELEMENTS.get(dtype.name, _BYTE)
 
 
 def parameter(name: str) -> str:
@@ -59,6 +80,11 @@ class BundleTensor:
     name: str
     source: str
     type: TensorType
+
+    @property
+    def element(self) -> Element:
+        """The type of its elements in other languages."""
+        return element_of(self.type.dtype)
 
 
 @dataclass(frozen=True)

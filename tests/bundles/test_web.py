@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import glowtrain as gt
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.faces import web
-from glowtrain.bundles.faces.web.typescript import ARRAYS
+from glowtrain.bundles.signature import ELEMENTS
 from glowtrain.bundles.weights import header_of
 from glowtrain.cli import app
 from glowtrain.errors import BundleError
@@ -138,7 +138,9 @@ def test_a_bundle_that_predicts_has_no_method_to_train(tmp_path: Path) -> None:
 def test_typescript_and_javascript_have_the_same_arrays() -> None:
     table = re.search(r"const ARRAYS = \{(.*?)\};", (WEB / "model.js").read_text(), re.DOTALL)
     assert table is not None
-    assert dict(re.findall(r"(\w+): (\w+)", table[1])) == dict(ARRAYS)
+    assert dict(re.findall(r"(\w+): (\w+)", table[1])) == {
+        name: element.javascript for name, element in ELEMENTS.items()
+    }
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

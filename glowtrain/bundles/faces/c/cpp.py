@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from glowtrain.bundles.faces.templates import filled_for, template_text
 from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.signature import KEYWORDS, BundleFunction, BundleTensor, c_type, parameter
+from glowtrain.bundles.signature import KEYWORDS, BundleFunction, BundleTensor, parameter
 
 TEMPLATE = "c/model.hpp"
 WORDS = KEYWORDS | {"std"}
@@ -55,13 +55,13 @@ def _lists(
     if not function.trains:
         return [*parameters, *_views(outputs)], [*arguments, *(f"{name}.data()" for name, _ in outputs)]
     (name, loss), *metrics = outputs
-    parameters.append(f"{c_type(loss.type.dtype)} &{name}")
+    parameters.append(f"{loss.element.c} &{name}")
     if function.hyper:
         parameters.append(f"const {module.name}_hyper &hyper = {module.name}_defaults")
         arguments.append("&hyper")
-    parameters += [f"{c_type(each.type.dtype)} *{metric} = nullptr" for metric, each in metrics]
+    parameters += [f"{each.element.c} *{metric} = nullptr" for metric, each in metrics]
     return parameters, [*arguments, f"&{name}", *(metric for metric, _ in metrics)]
 
 
 def _views(tensors: Sequence[tuple[str, BundleTensor]], qualifier: str = "") -> Iterator[str]:
-    return (f"View<{qualifier}{c_type(e.type.dtype)}> {name}" for name, e in tensors)
+    return (f"View<{qualifier}{e.element.c}> {name}" for name, e in tensors)

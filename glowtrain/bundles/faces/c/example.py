@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from glowtrain.backends.base import Backend
 from glowtrain.bundles.faces.templates import filled_for
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.signature import BundleFunction, BundleTensor, c_type
+from glowtrain.bundles.signature import BundleFunction, BundleTensor, element_of
 from glowtrain.bundles.verify.trace import printable, trace_of
 from glowtrain.types import DType
 
@@ -50,7 +50,7 @@ def program(module: BundleModule, steps: int = STEPS, seed: int = 0, *, every_va
 def _buffers(functions: Sequence[BundleFunction]) -> Iterator[str]:
     for function in functions:
         for each in (*function.inputs, *function.outputs):
-            yield f"static {c_type(each.type.dtype)} {_buffer(function, each)}[{max(each.type.size, 1)}];"
+            yield f"static {each.element.c} {_buffer(function, each)}[{max(each.type.size, 1)}];"
 
 
 def _buffer(function: BundleFunction, tensor: BundleTensor) -> str:
@@ -84,7 +84,7 @@ def _fill(dtype: DType) -> str:
     """The function that makes batches of an element type."""
     number = "((int)(word() >> 24) - 128) / 64.0f" if dtype.is_float else "word() >> 24 & 1"
     value = {"f16": f"half({number})", "bf16": f"(uint16_t)(float_bits({number}) >> 16)"}.get(dtype.name, number)
-    type_ = c_type(dtype)
+    type_ = element_of(dtype).c
     return (
         f"static void fill_{dtype}({type_} *data, size_t count) {{\n"
         f"  for (size_t at = 0; at < count; at++) data[at] = ({type_})({value});\n}}\n"

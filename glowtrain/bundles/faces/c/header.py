@@ -9,7 +9,7 @@ from glowtrain.bundles.contents import ROLES
 from glowtrain.bundles.faces.templates import filled_for
 from glowtrain.bundles.memory import Place
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.signature import BundleFunction, BundleTensor, c_type, hyper_of, parameter
+from glowtrain.bundles.signature import BundleFunction, BundleTensor, hyper_of, parameter
 from glowtrain.version import __version__
 
 
@@ -27,8 +27,7 @@ def header(module: BundleModule) -> str:
         listed=_commented("\n".join(_listed(module.memory.places))),
         unknown=": parameters and statistics are NaN before they are set or loaded" if module.memory.unknown else "",
         hyper=[
-            f"{c_type(each.type.dtype)} {each.name}; /* {module.hyper[each.name]:g} */"
-            for each in hyper_of(module.functions)
+            f"{each.element.c} {each.name}; /* {module.hyper[each.name]:g} */" for each in hyper_of(module.functions)
         ],
         functions="\n".join(_function(module.name, function) for function in module.functions),
     )
@@ -66,7 +65,7 @@ def _told(tensor: BundleTensor) -> str:
 
 
 def _pointers(tensors: Sequence[BundleTensor], qualifier: str = "") -> Iterator[str]:
-    return (f"{qualifier}{c_type(each.type.dtype)} *{parameter(each.name)}" for each in tensors)
+    return (f"{qualifier}{each.element.c} *{parameter(each.name)}" for each in tensors)
 
 
 def visible(name: str) -> str:

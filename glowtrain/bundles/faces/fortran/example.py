@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from glowtrain.bundles.faces.c.example import STEPS
-from glowtrain.bundles.faces.fortran.names import LONGEST_NAME, dummies, element, extents, short_lines
+from glowtrain.bundles.faces.fortran.names import LONGEST_NAME, dummies, extents, short_lines
 from glowtrain.bundles.faces.templates import filled_for
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.signature import BundleFunction, BundleTensor
+from glowtrain.bundles.signature import BundleFunction, BundleTensor, element_of
 from glowtrain.bundles.verify.trace import printable
 from glowtrain.types import DType
 
@@ -40,7 +40,7 @@ def program(module: BundleModule, space: str) -> str:
 
 def _declared(function: BundleFunction) -> Iterator[str]:
     for each in (*function.inputs, *function.outputs):
-        yield f"{element(each.type.dtype)}, target :: {_buffer(function, each)}{extents(each.type) or '(1)'}"
+        yield f"{each.element.fortran}, target :: {_buffer(function, each)}{extents(each.type) or '(1)'}"
 
 
 def _buffer(function: BundleFunction, tensor: BundleTensor) -> str:
@@ -79,6 +79,6 @@ def _fill(dtype: DType) -> str:
         dtype.name, f"{'real' if dtype.is_float else 'int'}({number}, kind(number))"
     )
     return (
-        f"impure elemental subroutine fill_{dtype}(number)\n  {element(dtype)}, intent(out) :: number\n"
+        f"impure elemental subroutine fill_{dtype}(number)\n  {element_of(dtype).fortran}, intent(out) :: number\n"
         f"  number = {value}\nend subroutine\n"
     )

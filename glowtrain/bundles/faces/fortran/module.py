@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.faces.fortran.example import program
-from glowtrain.bundles.faces.fortran.names import LONGEST_NAME, dummies, element, extents, short_lines
+from glowtrain.bundles.faces.fortran.names import LONGEST_NAME, dummies, extents, short_lines
 from glowtrain.bundles.faces.templates import filled, filled_for, template_text
 from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule
@@ -52,7 +52,7 @@ def source(module: BundleModule) -> str:
             f"! {code.text}\ninteger(c_int32_t), parameter, public :: {name}_{code.name} = {code.value}"
             for code in ErrorCode
         ],
-        hyper=[f"{element(e.type.dtype)} :: {e.name} = {_default(module, e)}" for e in hyper],
+        hyper=[f"{e.element.fortran} :: {e.name} = {_default(module, e)}" for e in hyper],
         publics=[f"public :: {name}_{function.name}" for function in module.functions],
         calls=[line for function in module.functions for line in _interface(name, function)],
     )
@@ -82,6 +82,6 @@ def _interface(name: str, function: BundleFunction) -> Iterator[str]:
             continue
         intent = "in" if tensor in function.inputs else "out"
         optional = ", optional" if function.trains and intent == "out" else ""
-        yield f"  {element(tensor.type.dtype)}, intent({intent}){optional} :: {argument}{extents(tensor.type)}"
+        yield f"  {tensor.element.fortran}, intent({intent}){optional} :: {argument}{extents(tensor.type)}"
     yield "  integer(c_int32_t) :: code"
     yield "end function"

@@ -6,25 +6,14 @@ import re
 
 from glowtrain.bundles.faces.words import unused
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
-from glowtrain.types import DType, TensorType
+from glowtrain.types import TensorType
 
-ELEMENTS = {
-    "f64": "real(c_double)", "f32": "real(c_float)", "f16": "integer(c_int16_t)", "bf16": "integer(c_int16_t)",
-    "i64": "integer(c_int64_t)", "i32": "integer(c_int32_t)", "i16": "integer(c_int16_t)",
-    "u64": "integer(c_int64_t)", "u32": "integer(c_int32_t)", "u16": "integer(c_int16_t)",
-}  # fmt: skip
-"""Fortran's types of elements, which has no unsigned ones; those that are not here are ``integer(c_int8_t)``."""
 _KINDS = {"c_ptr", "c_funptr", "c_int", "c_char", "c_size_t", "c_float", "c_double"} | {
     f"c_int{n}_t" for n in (8, 16, 32, 64)
 }
 MOST_AXES = 15
 LONGEST_LINE, LONGEST_NAME = 120, 40
 """Fortran's lines have 132 characters at most and names 63, of which the module adds some."""
-
-
-def element(dtype: DType) -> str:
-    """The Fortran type of an element; unsigned integers are passed as signed ones, 16-bit floats as their bits."""
-    return ELEMENTS.get(dtype.name, "integer(c_int8_t)")
 
 
 def dummies(function: BundleFunction) -> dict[str, BundleTensor | None]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.faces.c.example import STEPS
-from glowtrain.bundles.faces.rust.names import CRATES, KEYWORDS, argument, element
+from glowtrain.bundles.faces.rust.names import CRATES, KEYWORDS, argument
 from glowtrain.bundles.faces.templates import filled, filled_for
 from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.signature import BundleFunction, BundleTensor, hyper_of
+from glowtrain.bundles.signature import BundleFunction, BundleTensor, element_of, hyper_of
 from glowtrain.bundles.verify.trace import printable
 from glowtrain.types import DType
 from glowtrain.version import __version__
@@ -41,7 +41,7 @@ def library(module: BundleModule) -> str:
         "rust/lib.rs",
         about=f"{module.name}, for {module.target.name}, by Glowtrain {__version__}",
         codes=[f"/// {code.text}\npub const {code.name}: u32 = {code.value};" for code in ErrorCode],
-        fields=[f"pub {name}: {element(each.type.dtype)}," for name, each in fields],
+        fields=[f"pub {name}: {each.element.rust}," for name, each in fields],
         defaults=[f"{name}: {module.hyper[each.name]!r}," for name, each in fields],
         raw=[_raw(module.name, function) for function in module.functions],
         calls="\n\n".join("\n".join(_call(module.name, function)) for function in module.functions),
@@ -51,9 +51,9 @@ def library(module: BundleModule) -> str:
 def _raw(name: str, function: BundleFunction) -> str:
     parameters = [
         "handle: *mut Handle",
-        *(f"{argument(e)}: *const {element(e.type.dtype)}" for e in function.inputs),
+        *(f"{argument(e)}: *const {e.element.rust}" for e in function.inputs),
         *(["hyper: *const Hyper"] if function.hyper else []),
-        *(f"{argument(e)}: *mut {element(e.type.dtype)}" for e in function.outputs),
+        *(f"{argument(e)}: *mut {e.element.rust}" for e in function.outputs),
     ]
     return f"pub fn {name}_{function.name}({', '.join(parameters)}) -> u32;"
 
@@ -62,14 +62,14 @@ def _call(name: str, function: BundleFunction) -> Iterator[str]:
     """The method of a function. One that trains returns its loss, others write into slices."""
     slices = [(each, "&", "as_ptr") for each in function.inputs]
     slices += [] if function.trains else [(each, "&mut ", "as_mut_ptr") for each in function.outputs]
-    parameters = [f"{argument(e)}: {reference}[{element(e.type.dtype)}]" for e, reference, _ in slices]
+    parameters = [f"{argument(e)}: {reference}[{e.element.rust}]" for e, reference, _ in slices]
     arguments = [f"{argument(e)}.{pointer}()" for e, _, pointer in slices]
     if function.hyper:
         parameters.append("hyper: &Hyper")
         arguments.append("hyper")
     if function.trains:
         arguments.append("&mut measured")
-    result = element(function.outputs[0].type.dtype) if function.trains else "()"
+    result = function.outputs[0].element.rust if function.trains else "()"
     what = "One step of training on a batch, and its loss" if function.trains else "Predictions for a batch"
     yield f"/// {what}. Slices are row-major.\n///"
     yield from (f"/// - `{argument(e)}`: {e.type}" for e, *_ in slices)
@@ -87,7 +87,7 @@ def _call(name: str, function: BundleFunction) -> Iterator[str]:
 def program(module: BundleModule, crate: str) -> str:
     """The text of ``examples/train.rs``."""
     step = module.step
-    loss = step.outputs[0].type.dtype if step else None
+    loss = step.outputs[0] if step else None
     return filled_for(
         module,
         "rust/train.rs",
@@ -95,8 +95,8 @@ def program(module: BundleModule, crate: str) -> str:
         hyper=module.hyper,
         steps=STEPS,
         step=[*_example(step)] if step else [],
-        digits=2 * loss.size if loss else 0,
-        bits=".to_bits()" if loss and element(loss).startswith("f") else "",
+        digits=2 * loss.type.dtype.size if loss else 0,
+        bits=".to_bits()" if loss and loss.element.rust.startswith("f") else "",
         calls=[line for function in module.predictions for line in _example(function)],
     )
 
@@ -111,7 +111,7 @@ def _example(function: BundleFunction) -> Iterator[str]:
         yield f"let loss = model.{function.name}({', '.join([*given, *hyper])})?;"
         return
     for each in function.outputs:
-        yield f"let mut {argument(each)} = vec![0{element(each.type.dtype)}; {each.type.size}];"
+        yield f"let mut {argument(each)} = vec![0{each.element.rust}; {each.type.size}];"
     given += [f"&mut {argument(each)}" for each in function.outputs]
     yield f"model.{function.name}({', '.join(given)})?;"
     for each in function.outputs:
@@ -123,7 +123,7 @@ def _number(dtype: DType) -> str:
     """The function that makes eight random bits a number."""
     floats = {"f32": "float", "f16": "half", "bf16": "|word| (float(word).to_bits() >> 16) as u16"}
     value = "float(word)" if dtype.is_float else "(word & 1)"
-    return floats.get(dtype.name, f"|word| {value} as {element(dtype)}")
+    return floats.get(dtype.name, f"|word| {value} as {element_of(dtype).rust}")
 
 
 def _quoted(tensor: BundleTensor) -> str:

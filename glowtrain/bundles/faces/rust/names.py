@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from glowtrain.bundles.faces.words import named, words
 from glowtrain.bundles.signature import BundleTensor
-from glowtrain.types import DType
 
 KEYWORDS = words(
     """
@@ -22,16 +21,6 @@ LOCALS = words(
 """Variables, functions and constants around the arguments, and what patterns take for no new name."""
 CRATES = KEYWORDS | {"alloc", "core", "std", "test"} | words("Box Hyper Model Option Result String Vec")
 """What no crate is called: crates of the language, and types in a program that uses one."""
-ELEMENTS = {
-    "f64": "f64", "f32": "f32", "f16": "u16", "bf16": "u16", "i64": "i64", "i32": "i32", "i16": "i16",
-    "i8": "i8", "i4": "i8", "i2": "i8", "u64": "u64", "u32": "u32", "u16": "u16",
-}  # fmt: skip
-"""Rust's types of elements; those that are not here are passed as their bits, ``u8``."""
-
-
-def element(dtype: DType) -> str:
-    """The Rust type of an element; 16-bit floats are passed as their bits."""
-    return ELEMENTS.get(dtype.name, "u8")
 
 
 def argument(tensor: BundleTensor) -> str:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.faces.templates import as_json, filled
 from glowtrain.bundles.faces.web.javascript import method_of
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.signature import BundleFunction
-from glowtrain.types import DType, TensorType
-
-ARRAYS: Mapping[str, str] = {
-    "f64": "Float64Array", "f32": "Float32Array", "f16": "Uint16Array", "bf16": "Uint16Array",
-    "i64": "BigInt64Array", "i32": "Int32Array", "i16": "Int16Array", "i8": "Int8Array", "i4": "Int8Array",
-    "i2": "Int8Array", "u64": "BigUint64Array", "u32": "Uint32Array", "u16": "Uint16Array",
-}  # fmt: skip
-"""Typed arrays of element types; ``model.js`` has the same, and others are ``Uint8Array`` there as well."""
-
-
-def array_of(dtype: DType) -> str:
-    """The typed array of an element type."""
-    return ARRAYS.get(dtype.name, "Uint8Array")
+from glowtrain.bundles.signature import BundleFunction, element_of
+from glowtrain.types import TensorType
 
 
 def declarations(module: BundleModule) -> str:
@@ -68,7 +56,7 @@ def _interface(name: str, fields: Iterable[str]) -> str:
 
 
 def _field(name: str, type_: TensorType, *, given: bool = False, optional: bool = False) -> str:
-    array = array_of(type_.dtype)
+    array = element_of(type_.dtype).javascript
     numbers = "number | bigint" if array.startswith("Big") else "number"
     taken = f"{array} | ArrayLike<{numbers}>" if given and not optional else array
     return f"  /** {type_} */\n  {name}{'?' if optional else ''}: {taken};"
