@@ -15,7 +15,7 @@ from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Varia
 from glowtrain.graph.modules import layer_name
 from glowtrain.loops import Apply, Cast, Expr, For, Reduce, Statement, expressions
 from glowtrain.presentation import pages
-from glowtrain.presentation.tables import table
+from glowtrain.presentation.tables import Table
 from glowtrain.presentation.words import plural
 from glowtrain.program.program import Instruction, Program
 from glowtrain.types import TensorType
@@ -52,7 +52,7 @@ class Outline:
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=WIDTH, markup=False, emoji=False, highlight=False)
-        console.print(table(COLUMNS, self._rows()))
+        console.print(Table(COLUMNS, self._rows()))
         assert isinstance(console.file, io.StringIO)
         lines = (line.rstrip() for line in console.file.getvalue().splitlines())
         return "\n".join([*lines, self._total()])
@@ -61,8 +61,7 @@ class Outline:
         return str(self)
 
     def _repr_html_(self) -> str:
-        heads = {column.removesuffix(">"): "number" if column.endswith(">") else "" for column in COLUMNS}
-        return pages.section(self._total(), pages.table(heads, self._rows()))
+        return pages.section(self._total(), Table(COLUMNS, self._rows()))
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for layer in self.layers:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from html import escape
 
-Cell = str | tuple[str, str]
-"""Text, or text and a class of its own."""
+from glowtrain.presentation.tables import Table
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5d6877; --paper: #fff; --line: #d9dee5; --bad: #c0262d;
@@ -43,20 +42,7 @@ def page(title: str, summary: str, sections: Iterable[str], kind: str = "") -> s
     return "\n".join(parts)
 
 
-def section(title: str, *parts: str) -> str:
+def section(title: str, *parts: str | Table) -> str:
     """A heading and what stands below it."""
-    return "\n".join([f"<h2>{escape(title)}</h2>", *parts])
-
-
-def table(columns: Mapping[str, str], rows: Iterable[Sequence[Cell]]) -> str:
-    """A table. ``columns`` gives headings with the classes of their cells: "" for words, "number", "code"."""
-    kinds = list(columns.values())
-    lines = ["<table>", _row("th", columns.items())]
-    for row in rows:
-        pairs = zip(row, kinds, strict=True)
-        lines.append(_row("td", ((cell, kind) if isinstance(cell, str) else cell for cell, kind in pairs)))
-    return "\n".join([*lines, "</table>"])
-
-
-def _row(tag: str, cells: Iterable[tuple[str, str]]) -> str:
-    return "<tr>" + "".join(f'<{tag} class="{kind}">{escape(text)}</{tag}>' for text, kind in cells) + "</tr>"
+    below = (part.html() if isinstance(part, Table) else part for part in parts)
+    return "\n".join([f"<h2>{escape(title)}</h2>", *below])

@@ -35,15 +35,13 @@ EXPLAINED = (
 def html_page(report: ProfileReport) -> str:
     """The report as one self-contained page. Raises :class:`InputError` without matplotlib."""
     drawn = figures.svg(partial(draw_roofline, report), WIDTH, HEIGHT, "Roofline")
-    columns = {name.removesuffix(">"): "number" if name.endswith(">") else "" for name in table.COLUMNS}
-    per_layer = {"share": "number", "time": "number", "layer": ""}
     return pages.page(
         f"{report.title}: profile",
         report.summary(),
         [
             pages.section("Roofline", drawn, f"<p>{EXPLAINED}</p>"),
-            pages.section("Layers", pages.table(per_layer, table.layers(report))),
-            pages.section("Kernels", pages.table(columns, table.rows(report))),
+            pages.section("Layers", table.layers(report)),
+            pages.section("Kernels", table.kernels(report)),
         ],
     )
 

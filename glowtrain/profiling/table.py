@@ -1,9 +1,10 @@
-"""A profile as rows of text, for terminals and pages alike."""
+"""A profile as tables, for terminals and pages alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from glowtrain.presentation.tables import Table
 from glowtrain.profiling.report import KernelRow, ProfileReport
 
 LISTED = 0.002
@@ -11,7 +12,7 @@ LISTED = 0.002
 THREADS_LISTED = 4
 """Threads whose shares are listed one by one."""
 
-COLUMNS = ("#>", "share>", "time>", "calls>", "Gop/s>", "GB/s>", "roof>", "bound by", "busy", "layer", "kernel")
+_COLUMNS = ("#>", "share>", "time>", "calls>", "Gop/s>", "GB/s>", "roof>", "bound by", "busy", "layer", "kernel")
 
 
 def large(report: ProfileReport) -> list[KernelRow]:
@@ -19,8 +20,12 @@ def large(report: ProfileReport) -> list[KernelRow]:
     return [row for row in report.slowest if row.seconds >= LISTED * report.seconds]
 
 
-def rows(report: ProfileReport) -> Iterator[tuple[str, ...]]:
-    """A row of :data:`COLUMNS` for each kernel, slowest first; those of small shares in one."""
+def kernels(report: ProfileReport) -> Table:
+    """A row for each kernel, slowest first; those of small shares in one."""
+    return Table(_COLUMNS, _rows(report))
+
+
+def _rows(report: ProfileReport) -> Iterator[tuple[str, ...]]:
     total, listed = report.seconds or 1.0, large(report)
     for number, row in enumerate(listed, 1):
         yield (str(number), *_cells(row, total), row.name.replace("+", " + "))
@@ -47,10 +52,11 @@ def _cells(row: KernelRow, total: float) -> tuple[str, ...]:
     )
 
 
-def layers(report: ProfileReport) -> Iterator[tuple[str, ...]]:
-    """Layer, time and share."""
-    for layer, seconds in report.layers().items():
-        yield f"{seconds / (report.seconds or 1.0):.1%}", duration(seconds), layer
+def layers(report: ProfileReport) -> Table:
+    """Layers, with their shares and times."""
+    total, found = report.seconds or 1.0, report.layers()
+    rows = ((f"{seconds / total:.1%}", duration(seconds), layer) for layer, seconds in found.items())
+    return Table(("share>", "time>", "layer"), rows)
 
 
 def busy(shares: Sequence[float]) -> str:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from glowtrain.deferred import Deferred
 from glowtrain.errors import CheckpointError
+from glowtrain.presentation.tables import Table
 from glowtrain.presentation.words import plural
 from glowtrain.trainer.checkpoints.files import check_writable, write_atomically
 from glowtrain.trainer.curves import form_of, picture
 
 if TYPE_CHECKING:
-    from glowtrain.presentation import figures, pages
+    from glowtrain.presentation import figures
 else:
-    figures, pages = Deferred("glowtrain.presentation.figures"), Deferred("glowtrain.presentation.pages")
+    figures = Deferred("glowtrain.presentation.figures")
 
 Record = dict[str, float]
 
@@ -43,9 +44,9 @@ class History:
         return f"<History of {plural(len(self), 'epoch')}{f'; the last: {told}' if told else ''}>"
 
     def _repr_html_(self) -> str:
-        columns = dict.fromkeys(("epoch", *(key for record in self.records for key in record)), "number")
+        columns = dict.fromkeys(("epoch", *(key for record in self.records for key in record)))
         rows = ([f"{record[key]:.4g}" if key in record else "" for key in columns] for record in self.records)
-        return pages.table(columns, rows)
+        return Table([f"{column}>" for column in columns], rows).html()
 
     def __len__(self) -> int:
         return len(self.records)

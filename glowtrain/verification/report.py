@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.text import Text
 
 from glowtrain.errors import VerificationError
-from glowtrain.presentation.tables import Cell, table
+from glowtrain.presentation.tables import Cell, Table
 from glowtrain.presentation.words import plural
 
 
@@ -64,12 +64,12 @@ class VerificationReport:
 
     def __rich__(self) -> Group:
         title = f"{self.name}: {plural(self.results, 'result')} on every rung"
-        rungs = table(("rung", "", "error / allowed>", "worst result", "seconds>"), map(_row, self.rungs))
+        rungs = Table(("rung", "", "error / allowed>", "worst result", "seconds>"), map(_row, self.rungs))
         return Group(Text(title), rungs, *([Text(self.place)] if self.place else []))
 
 
 def _row(rung: Rung) -> tuple[Cell, ...]:
-    verdict = Text("ok", "green") if rung.ok else Text("differs", "red")
+    verdict = ("ok", "passed") if rung.ok else ("differs", "failed")
     return rung.name, verdict, f"{rung.error:.3g}", _spaced(rung.problem or rung.result), f"{rung.seconds:.2f}"
 
 

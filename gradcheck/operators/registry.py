@@ -16,9 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from glowtrain.errors import GlowtrainError, InputError, VerificationError
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.operators.coverage import Covered, covered, summary, untested
@@ -39,9 +36,9 @@ from glowtrain.gradcheck.programs.options import described as described_choice
 from glowtrain.gradcheck.programs.programs import drawn_case
 from glowtrain.gradcheck.programs.rungs import PROGRAM_ORACLES, check_case
 from glowtrain.gradcheck.programs.shrink import fails_by, minimal, save_case
-from glowtrain.gradcheck.report.report import STYLES, Check, GradcheckReport, Measure, Progress, merged
+from glowtrain.gradcheck.report.report import Check, GradcheckReport, Measure, Progress, merged
 from glowtrain.graph import Operator, Sample, lookup, registered
-from glowtrain.presentation.tables import table
+from glowtrain.presentation.tables import Cell, Table
 from glowtrain.presentation.words import plural
 
 
@@ -103,19 +100,17 @@ class RegistryReport(GradcheckReport):
 
     def table(self, *, all_subjects: bool = False) -> Table:
         """A line for each subject that did not pass everywhere (or for all): its oracles, and its worst errors."""
-        shown = table(["checked", "compared>", "gradient error>", "of tolerance>", "oracles"])
-        for subject in self.subjects:
-            checks = [check for check in self.of(subject) if check.status != "absent"]
-            if all_subjects or any(check.status in ("failed", "kink") for check in checks):
-                shown.add_row(Text(subject), *_cells(checks))
-        return shown
+        rows = [_row(subject, self.of(subject)) for subject in self.shown(all_subjects)]
+        return Table(("checked", "compared>", "gradient error>", "of tolerance>", "oracles"), rows)
 
 
-def _cells(checks: Sequence[Check]) -> tuple[str | Text, ...]:
+def _row(subject: str, found: Sequence[Check]) -> tuple[Cell, ...]:
+    checks = [check for check in found if check.status != "absent"]
     slopes = [check.error for check in checks if check.oracle in SLOPES]
     ratio = max((check.ratio for check in checks), default=0.0)
-    names = Text(", ").join(Text(check.oracle, STYLES[check.status]) for check in checks)
-    return str(sum(check.examples for check in checks)), f"{max(slopes):.1e}" if slopes else "-", f"{ratio:.1g}", names
+    names = [piece for check in checks for piece in ((check.oracle, check.status), (", ", ""))][:-1]
+    compared = sum(check.examples for check in checks)
+    return subject, str(compared), f"{max(slopes):.1e}" if slopes else "-", f"{ratio:.1g}", names
 
 
 @dataclass(frozen=True)

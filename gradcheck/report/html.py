@@ -7,7 +7,6 @@ the line at 1 whatever its magnitude. Drawing needs matplotlib (the ``plot`` ext
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from glowtrain.files import write_atomically
 from glowtrain.gradcheck.report.report import Check, GradcheckReport, Status
 from glowtrain.presentation import figures, pages
+from glowtrain.presentation.tables import Cell, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,10 +25,7 @@ TICKS = {
 LEAST, MOST = min(TICKS), max(TICKS)
 WIDTH, ROW = 11.0, 0.21
 """Inches."""
-COLUMNS = {
-    "checked": "", "by": "", "result": "", "comparisons": "number", "worst error": "number", "of allowed": "number",
-    "detail": "code",
-}  # fmt: skip
+COLUMNS = ("checked", "by", "result", "comparisons>", "worst error>", "of allowed>", "detail")
 
 
 def html_page(report: GradcheckReport) -> str:
@@ -39,7 +36,8 @@ def html_page(report: GradcheckReport) -> str:
         "At a kink": [check for check in report.checks if check.status == "kink"],
         "All comparisons": report.checks,
     }
-    sections = [pages.section(title, _table(checks)) for title, checks in chosen.items() if checks]
+    tables = {title: Table(COLUMNS, map(_row, checks), code="detail") for title, checks in chosen.items() if checks}
+    sections = [pages.section(title, table) for title, table in tables.items()]
     title, height = "Errors, over what is allowed", 1.6 + ROW * len(report.subjects)
     plot = pages.section(title, figures.svg(partial(draw, report), WIDTH, height, title))
     return pages.page(f"Gradient check: {result}", report.summary(), [*sections[:-1], plot, *sections[-1:]], result)
@@ -50,11 +48,7 @@ def write_html(report: GradcheckReport, path: Path | str) -> None:
     write_atomically(Path(path), html_page(report).encode())
 
 
-def _table(checks: Sequence[Check]) -> str:
-    return pages.table(COLUMNS, (_row(check) for check in checks))
-
-
-def _row(check: Check) -> list[pages.Cell]:
+def _row(check: Check) -> list[Cell]:
     numbers = [str(check.examples), _number(check.error), _number(check.ratio)]
     words = ["–"] * 3 if check.status in ("kink", "absent") and not check.examples else numbers
     return [check.subject, check.oracle, (check.status, check.status), *words, check.detail]

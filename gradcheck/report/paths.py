@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from glowtrain.errors import DifferentiationError
 from glowtrain.files import write_atomically
-from glowtrain.presentation.tables import table
+from glowtrain.presentation.tables import COLOURS, Table
 from glowtrain.presentation.words import LISTED, plural
 
 Verdict = Literal["verified", "unverified", "cut", "constant"]
@@ -26,7 +25,8 @@ Role = Literal["parameter", "input", "constant"]
 Standing = Literal["gradient", "cut", "unreached", "integer"]
 """A gradient arrives; only by ways that are cut; there is no way; none can be, since it is not of a float type."""
 
-VERDICTS = {"verified": "green", "unverified": "yellow", "cut": "bold red", "constant": "dim"}
+VERDICTS = {"verified": "passed", "unverified": "kink", "cut": "failed", "constant": "absent"}
+"""How verdicts are coloured."""
 LAYERS = 4
 """Layers of an operator that a table names before it counts the rest."""
 
@@ -129,11 +129,11 @@ class GradientPaths:
 
     def table(self) -> Table:
         """A line for each operator on a path, by verdict."""
-        shown = table(("operator", "nodes>", "gradient", "layers"))
-        for entry in self.operators:
-            verdict = Text(entry.gradient, VERDICTS[entry.gradient])
-            shown.add_row(Text(entry.operator), str(entry.uses), verdict, Text(some(entry.layers, LAYERS)))
-        return shown
+        rows = [
+            (entry.operator, str(entry.uses), (entry.gradient, VERDICTS[entry.gradient]), some(entry.layers, LAYERS))
+            for entry in self.operators
+        ]
+        return Table(("operator", "nodes>", "gradient", "layers"), rows)
 
     def __rich__(self) -> Group:
         title = f"{self.model}: ways of the gradient of {some(self.of)}"
@@ -184,7 +184,7 @@ def _told(cut: CutOnPath) -> Text:
     where = some(cut.nodes) + (f" (layer {some(cut.layers)})" if cut.layers and cut.layers != cut.nodes else "")
     cost = f"no gradient for {some(cut.blocks)}" if cut.blocks else "nothing: what is behind it has other ways"
     lines = [("why", cut.why), ("costs", cost)] + ([("do", cut.advice)] if cut.blocks else [])
-    text = Text.assemble(("cut", VERDICTS["cut"] if cut.blocks else "dim"), f" by {cut.operator}: {where}")
+    text = Text.assemble(("cut", COLOURS["failed" if cut.blocks else "absent"]), f" by {cut.operator}: {where}")
     for head, line in lines:
         text.append(f"\n  {head:<6} {line}")
     return text

@@ -9,19 +9,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from rich.table import Table
-from rich.text import Text
-
 from glowtrain.errors import VerificationError
 from glowtrain.files import write_atomically
-from glowtrain.presentation.tables import table
+from glowtrain.presentation.tables import Cell, Piece, Table
 from glowtrain.presentation.words import plural
 
 Progress = Callable[[str, int, int], None]
 """Called with the subject that is done, the number of those done, and the number of all."""
 
 Status = Literal["passed", "failed", "kink", "absent"]
-STYLES = {"passed": "green", "failed": "bold red", "kink": "yellow", "absent": "dim"}
 
 
 @dataclass(frozen=True)
@@ -109,12 +105,16 @@ class GradcheckReport:
     def table(self, *, all_subjects: bool = False) -> Table:
         """A line for each subject that did not pass everywhere (or for all), with the largest error by each oracle."""
         oracles = list(dict.fromkeys(check.oracle for check in self.checks))
-        shown = table(["checked", *(f"{oracle} error>" for oracle in oracles)])
-        for subject in self.subjects:
-            found = {check.oracle: check for check in self.of(subject)}
-            if all_subjects or any(check.status in ("failed", "kink") for check in found.values()):
-                shown.add_row(Text(subject), *(_cell(found.get(oracle)) for oracle in oracles))
-        return shown
+        found = {subject: {check.oracle: check for check in self.of(subject)} for subject in self.shown(all_subjects)}
+        rows: list[tuple[Cell, ...]] = [
+            (subject, *(_cell(checks.get(oracle)) for oracle in oracles)) for subject, checks in found.items()
+        ]
+        return Table(["checked", *(f"{oracle} error>" for oracle in oracles)], rows)
+
+    def shown(self, every: bool) -> list[str]:
+        """The subjects that did not pass everywhere, or all."""
+        bad = {check.subject for check in self.checks if check.status in ("failed", "kink")}
+        return [subject for subject in self.subjects if every or subject in bad]
 
     def summary(self) -> str:
         """One line: how much was checked, and what failed."""
@@ -157,7 +157,7 @@ def _plain(check: Check) -> dict[str, object]:
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(check).items()}
 
 
-def _cell(check: Check | None) -> Text:
+def _cell(check: Check | None) -> Piece:
     if check is None or check.status == "absent":
-        return Text("-", STYLES["absent"])
-    return Text(f"{check.error:.1e}" if check.status != "kink" else "kink", STYLES[check.status])
+        return "-", "absent"
+    return f"{check.error:.1e}" if check.status != "kink" else "kink", check.status

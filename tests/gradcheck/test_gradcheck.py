@@ -75,8 +75,8 @@ def test_report_as_json_and_table(tmp_path: Any, monkeypatch: Patch) -> None:
     passed, failed = "passed", "failed"
     tanh = {("Tanh", "types"): passed, ("Tanh", "jacobian"): failed}
     assert statuses == {("Exp", "types"): passed, ("Exp", "jacobian"): passed, **tanh}
-    assert report.table().row_count == 1
-    assert report.table(all_subjects=True).row_count == 2
+    assert len(report.table().rows) == 1
+    assert len(report.table(all_subjects=True).rows) == 2
     assert "1 failed" in report.summary()
     with pytest.raises(VerificationError, match=r"Tanh, jacobian: example 0, Tanh\(f64"):
         report.raise_if_failed()

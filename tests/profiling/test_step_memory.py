@@ -18,7 +18,7 @@ from glowtrain.memory.budget import budget_of
 from glowtrain.profiling.memory import MemoryReport, memory_report, plot, training_memory
 from glowtrain.profiling.memory.contents import contents_of, phases_of
 from glowtrain.profiling.memory.page import html_page, layers_of, rendered
-from glowtrain.profiling.memory.table import COLUMNS, LARGEST, again_lines, peak_line, rows
+from glowtrain.profiling.memory.table import LARGEST, again_lines, listed, peak_line
 from glowtrain.program.parse import parse
 from glowtrain.program.passes.schedule import live_bytes
 from glowtrain.stages import Options
@@ -155,11 +155,11 @@ def test_reasons_say_what_the_budget_asked_for(memory: str | None, reason: str) 
 def test_tables_list_the_largest_and_add_up_the_rest() -> None:
     report = report_of(STEPS["gpt"][0], "keep")
     alive = report.at(report.peak)
-    listed = list(rows(report, alive))
+    table = listed(report, alive)
     assert len(alive) > LARGEST
-    assert len(listed) == LARGEST + 1
-    assert {len(row) for row in listed} == {len(COLUMNS)}
-    assert sum(int(row[0].replace(",", "")) for row in listed) == report.plan.peak
+    assert len(table.rows) == LARGEST + 1
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    assert sum(int(str(row[0]).replace(",", "")) for row in table.rows) == report.plan.peak
     assert f"kernel {report.peak} of {len(report.phases)}" in peak_line(report)
 
 

@@ -9,7 +9,7 @@ import typer
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
 from glowtrain.doctor.report import DoctorReport, examine
-from glowtrain.presentation.tables import table
+from glowtrain.presentation.tables import Table
 
 
 @command
@@ -34,14 +34,14 @@ def doctor(
 
 def show(report: DoctorReport) -> None:
     """Print facts, digests and what they mean."""
-    out.print(table(("this machine", ""), report.facts.items()))
+    out.print(Table(("this machine", ""), report.facts.items()))
     out.print()
     listed = (
         (target, ", ".join(map(str, threads)), digest)
         for target, digests in report.digests().items()
         for digest, threads in digests.items()
     )
-    out.print(table(("target", "threads", "parameters after ten steps"), listed))
+    out.print(Table(("target", "threads", "parameters after ten steps"), listed))
     if report.agrees:
         out.print()
         for sentence in report.meaning():

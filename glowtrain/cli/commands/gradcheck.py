@@ -218,7 +218,7 @@ def show(report: GradcheckReport, *, every: bool) -> None:
     """Print a report and its table; only what did not pass everywhere, unless ``every``. Then where kinks lie."""
     out.print(report.summary())
     shown = report.table(all_subjects=every)
-    if shown.row_count:
+    if shown.rows:
         out.print(shown)
     for entry in report.checks:
         if entry.status in ("kink", "absent") and entry.detail:

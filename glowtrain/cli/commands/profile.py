@@ -20,8 +20,7 @@ from glowtrain.cli.terminal.progress import waiting
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.presentation.figures import check_drawing
-from glowtrain.presentation.tables import table
-from glowtrain.profiling import table as texts
+from glowtrain.profiling import table
 from glowtrain.profiling.measure import RUNS
 from glowtrain.profiling.measure import profile as measured
 from glowtrain.profiling.numbers import json_text
@@ -131,9 +130,9 @@ def model_graph(model: str, dims: list[str], batch_size: int | None, *, open_bat
 
 def show(report: ProfileReport) -> None:
     """Print the kernels, the layers, and what all of it took."""
-    out.print(table(texts.COLUMNS, texts.rows(report)))
+    out.print(table.kernels(report))
     out.print()
-    out.print(table(("share>", "time>", "layer"), texts.layers(report)))
+    out.print(table.layers(report))
     out.print()
-    out.print(f"threads were busy for {texts.busy(report.busy)} of the step; {report.reached:.0%} of the roofs in all")
+    out.print(f"threads were busy for {table.busy(report.busy)} of the step; {report.reached:.0%} of the roofs in all")
     out.print(report.summary())

@@ -8,11 +8,10 @@ from itertools import groupby
 from rich.console import Group, RenderableType
 from rich.markdown import Markdown
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from glowtrain.cli.terminal.console import out
-from glowtrain.presentation.tables import table
+from glowtrain.presentation.tables import Table
 
 EMPTY = "–"
 """A cell without content."""
@@ -43,7 +42,7 @@ def _width(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    return table(heads, ([cell.replace("`", "") for cell in row] for row in rows))
+    return Table(heads, ([cell.replace("`", "") for cell in row] for row in rows))
 
 
 def _paragraph(heads: Sequence[str], row: Sequence[str]) -> Group:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rich.table import Table
-
 from glowtrain.backends.base import Backend
 from glowtrain.cli.terminal.console import out, seconds
 from glowtrain.compiler.walk import WALK, arrive, walk
 from glowtrain.graph import Graph, Variable
 from glowtrain.memory.byte_size import byte_text
-from glowtrain.presentation.tables import table
+from glowtrain.presentation.tables import Table
 from glowtrain.presentation.words import plural
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
@@ -48,11 +46,11 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 def stages(graph: Graph, backend: Backend, chosen: Options) -> Table:
     """One line a stage: what came out, and the seconds that its pass took."""
-    listed = table(("stage", "what came out", "time>"))
-    listed.add_row("graph", in_numbers(graph, backend), "")
-    for arrival in walk(graph, chosen, backend.stages(WALK)):
-        listed.add_row(arrival.stage.name, in_numbers(arrival.result, backend), seconds(arrival.seconds))
-    return listed
+    rows = [
+        (arrival.stage.name, in_numbers(arrival.result, backend), seconds(arrival.seconds))
+        for arrival in walk(graph, chosen, backend.stages(WALK))
+    ]
+    return Table(("stage", "what came out", "time>"), [("graph", in_numbers(graph, backend), ""), *rows])
 
 
 def refusals(graph: Graph, backend: Backend, chosen: Options) -> None:
@@ -86,15 +84,11 @@ def in_numbers(result: Any, backend: Backend) -> str:
 
 
 def _interface(graph: Graph) -> None:
-    listed = table(("", "name", "type", "bytes>"))
-    for given in graph.inputs:
-        listed.add_row("input", given.name, str(given.type), f"{given.type.nbytes:,}")
-    for name, value in graph.outputs.items():
-        listed.add_row("output", name, str(value.type), f"{value.type.nbytes:,}")
-    for variable in graph.variables[:LISTED]:
-        kind = "parameter" if variable.trainable else "state"
-        listed.add_row(kind, variable.name, str(variable.type), f"{variable.type.nbytes:,}")
-    out.print(listed)
+    listed = [("input", given.name, given.type) for given in graph.inputs]
+    listed += [("output", name, value.type) for name, value in graph.outputs.items()]
+    listed += [("parameter" if v.trainable else "state", v.name, v.type) for v in graph.variables[:LISTED]]
+    rows = ((kind, name, str(type_), f"{type_.nbytes:,}") for kind, name, type_ in listed)
+    out.print(Table(("", "name", "type", "bytes>"), rows))
     if len(graph.variables) > LISTED:
         out.print(f"and {plural(len(graph.variables) - LISTED, 'more variable')} (--stage graph lists all)")
     parameters = [variable.type for variable in graph.variables if variable.trainable]

@@ -7,7 +7,7 @@ import shlex
 from glowtrain.bundles.updates import Depth, Proposal
 from glowtrain.cli.terminal.console import out
 from glowtrain.memory.byte_size import byte_text
-from glowtrain.presentation.tables import table
+from glowtrain.presentation.tables import Table
 
 
 def show_proposal(proposal: Proposal, title: str) -> None:
@@ -25,13 +25,13 @@ def show_proposal(proposal: Proposal, title: str) -> None:
         (", ".join(each.trainable), f"{each.parameters:,}", f"{each.optimizer:,}", f"{each.share:.1%}")
         for each in proposal.choices
     ]
-    out.print(table(("trained", "parameters>", "optimizer>", "squared gradients>"), rows))
+    out.print(Table(("trained", "parameters>", "optimizer>", "squared gradients>"), rows))
     out.print()
     tried = [
         (str(depth.layers), f"{depth.bytes.total:,}", f"{depth.bytes.arena:,}", f"{depth.share:.1%}", _listed(depth))
         for depth in proposal.depths
     ]
-    out.print(table(("last layers>", "bytes>", "arena>", "squared gradients>", "trained"), tried))
+    out.print(Table(("last layers>", "bytes>", "arena>", "squared gradients>", "trained"), tried))
     out.print()
     out.file.write(f"{options_of(proposal)}\n")
 

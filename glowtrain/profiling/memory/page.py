@@ -15,6 +15,7 @@ import numpy as np
 from glowtrain.errors import InputError
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.presentation import figures, pages
+from glowtrain.presentation.tables import Table
 from glowtrain.profiling.memory import table
 from glowtrain.profiling.memory.contents import PHASES, Phase
 from glowtrain.profiling.memory.report import MemoryReport
@@ -94,20 +95,17 @@ def rendered(report: MemoryReport, path: Path) -> bytes:
 def html_page(report: MemoryReport) -> str:
     """The report as one self-contained page. Raises :class:`InputError` without matplotlib."""
     drawn = figures.svg(partial(draw, report), WIDTH, HEIGHT, "Memory over the step")
-    columns = {name.removesuffix(">"): "number" if name.endswith(">") else "" for name in table.COLUMNS}
-    peak = pages.table(columns, table.rows(report, report.at(report.peak)))
     again = report.again.contents
-    listed = [pages.table(columns, table.rows(report, again))] if again else []
-    kernels = {"#": "number", "alive": "number", "for": "", "layer": "", "kernel": ""}
+    listed = [table.listed(report, again)] if again else []
     return pages.page(
         f"{report.use.title}: memory",
         f"{byte_text(report.use.total)} in all\n{table.peak_line(report)}",
         [
             pages.section("Memory over the step", drawn, f"<p>{EXPLAINED}</p>"),
-            pages.section("Taken in all", pages.table({"": "", "bytes": "number", "remark": ""}, _parts(report))),
-            pages.section("Alive at the peak", peak),
+            pages.section("Taken in all", Table(("", "bytes>", "remark"), _parts(report))),
+            pages.section("Alive at the peak", table.listed(report, report.at(report.peak))),
             pages.section("Computed again", *(f"<p>{line}</p>" for line in table.again_lines(report.again)), *listed),
-            pages.section("Kernels", pages.table(kernels, _kernels(report))),
+            pages.section("Kernels", Table(("#>", "alive>", "for", "layer", "kernel"), _kernels(report))),
         ],
     )
 

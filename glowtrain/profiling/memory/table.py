@@ -1,4 +1,4 @@
-"""A memory report as rows of text."""
+"""A memory report in sentences and tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.presentation.figures import short
+from glowtrain.presentation.tables import Table
 from glowtrain.presentation.words import plural
 from glowtrain.profiling.memory.contents import KINDS, Content
 from glowtrain.profiling.memory.report import ComputedAgain, MemoryReport
@@ -19,7 +20,7 @@ NAMED = 4
 LISTED = 0.001
 """Buffers with a smaller part of all bytes are added up in one row."""
 
-COLUMNS = ("bytes>", "what", "buffer", "type", "until>", "made by", "layer")
+_COLUMNS = ("bytes>", "what", "buffer", "type", "until>", "made by", "layer")
 
 
 def peak_line(report: MemoryReport) -> str:
@@ -69,8 +70,12 @@ def _sliced_lines(slices: Sequence[Repeat]) -> Iterator[str]:
         yield f"kernels that run in slices of what lies between them: {groups}, {', '.join([*names, *more])}"
 
 
-def rows(report: MemoryReport, contents: Sequence[Content]) -> Iterator[tuple[str, ...]]:
-    """A row of :data:`COLUMNS` for each of the largest of some contents, and one for what is left of them."""
+def listed(report: MemoryReport, contents: Sequence[Content]) -> Table:
+    """A row for each of the largest of some contents, and one for what is left of them."""
+    return Table(_COLUMNS, _rows(report, contents))
+
+
+def _rows(report: MemoryReport, contents: Sequence[Content]) -> Iterator[tuple[str, ...]]:
     large = largest(contents)
     for content in large:
         maker = report.origins[content.first]

@@ -47,7 +47,7 @@ def _sections(report: Report) -> Iterator[str]:
     drawn = [_figure(*found) for found in observed(report)]
     if drawn:
         yield pages.section("Histograms", f"<p>{EXPLAINED}</p>", '<div class="figures">', *drawn, "</div>")
-    yield from (pages.section(title, pages.table(columns, rows)) for title, columns, rows in report.rows())
+    yield from (pages.section(table.title, table) for table in report.sections())
 
 
 def draw_accuracies(report: Report, figure: Figure) -> None:

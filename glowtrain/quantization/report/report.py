@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
 from glowtrain.errors import QuantizationError
 from glowtrain.files import write_atomically
 from glowtrain.onnx_io import save
 from glowtrain.presentation import pages
-from glowtrain.presentation.tables import table
+from glowtrain.presentation.tables import Table
 from glowtrain.quantization.calibration.profile import Profile
 from glowtrain.quantization.improve.sensitivity import (
     LayerNoise,
@@ -65,7 +64,7 @@ class Report:
         return f"<Report: {self.summary()}>"
 
     def _repr_html_(self) -> str:
-        tables = (pages.section(title, pages.table(columns, rows)) for title, columns, rows in self.rows())
+        tables = (pages.section(table.title, table) for table in self.sections())
         return "\n".join([*(f"<p>{escape(line)}</p>" for line in self.summary().splitlines()), *tables])
 
     def summary(self) -> str:
@@ -86,12 +85,12 @@ class Report:
             return f"{self.quantized_bytes / max(self.float_bytes, 1):.2f} times larger"
         return f"{self.float_bytes / max(self.quantized_bytes, 1):.2f} times smaller"
 
-    def tables(self) -> RenderableType:
+    def tables(self) -> Group:
         """The report for a terminal."""
-        return Group(Text(self.summary()), *(_table(*each) for each in self.rows()))
+        return Group(Text(self.summary()), *self.sections())
 
-    def rows(self) -> Iterator[tuple[str, dict[str, str], list[list[str]]]]:
-        """The tables that have rows: title, headings with the kind of their cells ("number" or ""), and rows."""
+    def sections(self) -> list[Table]:
+        """The tables that have rows."""
         words = decibel_text
         noise = [
             [row.name, row.operator, row.module, words(row.decibels), words(row.weight_decibels)] for row in self.layers
@@ -100,13 +99,12 @@ class Report:
             [row.name, row.operator, row.module, words(row.alone), words(row.without)] for row in self.sensitivities
         ]
         kept = [[entry.name, entry.operator, entry.reason] for entry in self.kept]
-        for title, heads, numbers, rows in (
-            (NOISE, ["value", "made by", "module"], ["activations", "weights"], noise),
-            (SENSITIVITY, ["layer", "operator", "module"], ["only this rounded", "all but this"], ranking),
-            ("In floating point", ["name", "operator", "reason"], [], kept),
-        ):
-            if rows:
-                yield title, dict.fromkeys(heads, "") | dict.fromkeys(numbers, "number"), rows
+        tables = [
+            Table(("value", "made by", "module", "activations>", "weights>"), noise, NOISE),
+            Table(("layer", "operator", "module", "only this rounded>", "all but this>"), ranking, SENSITIVITY),
+            Table(("name", "operator", "reason"), kept, "In floating point"),
+        ]
+        return [table for table in tables if table.rows]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; infinite decibels are ``None``."""
@@ -174,11 +172,6 @@ def _write(path: Path, text: str) -> None:
         write_atomically(path, text.encode())
     except OSError as error:
         raise QuantizationError(f"cannot write the report {path}: {error.strerror}") from None
-
-
-def _table(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[str]]) -> Table:
-    heads = [f"{column}>" if kind == "number" else column for column, kind in columns.items()]
-    return table(heads, rows, title)
 
 
 def _plain(row: LayerNoise | Sensitivity | Kept) -> dict[str, Any]:
