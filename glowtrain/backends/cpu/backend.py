@@ -10,7 +10,7 @@ from glowtrain.backends.base import Artifact, Backend, Executable, View
 from glowtrain.backends.cache.location import CacheChoice, chosen
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.executable import NativeExecutable
-from glowtrain.backends.cpu.sums.fact import Sums
+from glowtrain.backends.cpu.order.fact import Sums
 from glowtrain.backends.cpu.threads.count import GRAIN, checked, default
 from glowtrain.backends.cpu.threads.pool import expect_pool
 from glowtrain.backends.llvm import toolchain

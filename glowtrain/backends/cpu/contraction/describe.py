@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from glowtrain.backends.cpu.contraction.dot import Dot
 from glowtrain.backends.cpu.order.contraction import SumOrder, sum_order
-from glowtrain.backends.cpu.order.partials import partials_in_lanes
+from glowtrain.backends.cpu.order.nest import partials_in_lanes
 from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.values import LlvmType, vector

@@ -17,8 +17,7 @@ from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions, reache
 from glowtrain.backends.cpu.loop_nest.partial_results import PartialResults
 from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.order.analysis import reductions
-from glowtrain.backends.cpu.order.nest import ReductionOrder, reduction_order
-from glowtrain.backends.cpu.order.partials import PARTIALS, UNROLLED
+from glowtrain.backends.cpu.order.nest import PARTIALS, UNROLLED, ReductionOrder, reduction_order
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction, Loop

@@ -26,7 +26,6 @@ from glowtrain.backends.cpu.order.analysis import (
     slope,
     vector_cost,
 )
-from glowtrain.backends.cpu.order.partials import UNROLLED, partials_in_lanes
 from glowtrain.backends.llvm.target import COMPUTE_BITS
 from glowtrain.loops import (
     Accumulate,
@@ -49,6 +48,15 @@ LANE_PARTIALS, SHORT_PARTIALS = 32, 8
 """Partial results of a reduction along the lanes: of f32 four vectors on AVX2, two on AVX-512; and of one of fewer than
 :data:`LONG` elements, for which combining so many would take longer."""
 LONG = 32
+UNROLLED = 16
+"""Boxes of at most this many points are one chain of operations."""
+PARTIALS = 4
+"""Partial results of larger ones: independent, so that none waits for the latency of the one before."""
+
+
+def partials_in_lanes(extents: Sequence[int]) -> int:
+    """Those of a box of these extents, the innermost loop's last: element i along that goes into number i mod n."""
+    return PARTIALS if math.prod(extents) > UNROLLED and extents[-1] >= 2 * PARTIALS else 1
 
 
 @dataclass(frozen=True)

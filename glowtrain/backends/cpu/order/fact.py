@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from glowtrain.deferred import Deferred
 
 if TYPE_CHECKING:
-    from glowtrain.backends.cpu.sums import orders
+    from glowtrain.backends.cpu.order import kernel as order
     from glowtrain.program.program import Kernel
 else:
-    orders = Deferred("glowtrain.backends.cpu.sums.orders")
+    order = Deferred("glowtrain.backends.cpu.order.kernel")
 
 
 @dataclass(frozen=True)
@@ -20,4 +20,4 @@ class Sums:
     """The fact of this name: it is the same for every target."""
 
     def __call__(self, kernel: Kernel) -> tuple[Hashable, ...]:
-        return orders.orders(kernel)
+        return order.orders(kernel)

@@ -1,1 +1,0 @@
-"""The order in which sums are taken, as passes compare it."""
