@@ -14,19 +14,17 @@ from glowtrain.graph import Operator
 from glowtrain.types import Array, DType, type_of
 
 
-def onnx_model(operator: Operator, inputs: Sequence[Array | None]) -> tuple[onnx.ModelProto, dict[str, Array]]:
+def onnx_model(
+    operator: Operator, inputs: Sequence[Array | None], opset: int = onnx.defs.onnx_opset_version()
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A model of the one node, with what the operator holds statically as initializers, and what to feed it."""
     fields = {f.name: f.metadata["input"] for f in dataclasses.fields(operator) if "input" in f.metadata}  # type: ignore[arg-type]
     attributes = _stated(operator)
     static = {place: np.asarray(attributes.pop(name)) for name, place in fields.items() if name in attributes}
     feeds = {f"x{place}": np.asarray(array) for place, array in enumerate(inputs) if array is not None}
     outputs = _outputs(operator, inputs)
-    node = helper.make_node(
-        operator.onnx,
-        _inputs(inputs, set(fields.values()), set(static)),
-        outputs,
-        **{name: _attribute(value) for name, value in attributes.items()},
-    )
+    node = helper.make_node(operator.onnx, _inputs(inputs, set(fields.values()), set(static)), outputs)
+    node.attribute.extend(_attribute(name, value) for name, value in attributes.items())
     kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in feeds.items()}
     graph = helper.make_graph(
         [node],
@@ -35,8 +33,7 @@ def onnx_model(operator: Operator, inputs: Sequence[Array | None]) -> tuple[onnx
         [helper.make_value_info(name, onnx.TypeProto()) for name in outputs],
         [numpy_helper.from_array(value, f"s{place}") for place, value in static.items()],
     )
-    opset = helper.make_opsetid("", onnx.defs.onnx_opset_version())
-    return helper.make_model(graph, opset_imports=[opset]), feeds
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), feeds
 
 
 def _stated(operator: Operator) -> dict[str, Any]:
@@ -61,12 +58,13 @@ def _inputs(inputs: Sequence[Array | None], fields: set[int], static: set[int]) 
     return names
 
 
-def _attribute(value: Any) -> Any:
+def _attribute(name: str, value: Any) -> onnx.AttributeProto:
     if isinstance(value, DType):
-        return helper.np_dtype_to_tensor_dtype(value.numpy)
+        value = helper.np_dtype_to_tensor_dtype(value.numpy)
     if isinstance(value, np.ndarray):
-        return numpy_helper.from_array(value)
-    return int(value) if isinstance(value, bool) else value
+        value = numpy_helper.from_array(value)
+    kind = onnx.AttributeProto.INTS if isinstance(value, tuple) and not value else None
+    return helper.make_attribute(name, int(value) if isinstance(value, bool) else value, attr_type=kind)
 
 
 def _outputs(operator: Operator, inputs: Sequence[Array | None]) -> list[str]:
