@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import http.client
 import json
+import tracemalloc
 from typing import Any
 
 import grpc
+import pytest
 
 from glowtrain.serving.rpc.schema import ModelInferRequest
 from tests.serving.serving_networks import running, scaled, served
@@ -59,3 +62,40 @@ def test_requests_over_grpc_leave_no_cycles_but_those_of_its_library() -> None:
         ours = [each for each in left if type(each).__module__.startswith(("glowtrain", "asyncio", "concurrent"))]
         assert len(left) < 20 * 8
         assert not ours
+
+
+@pytest.mark.parametrize("model", ["double", "none"])
+@pytest.mark.parametrize("name", ["ModelInfer", "ModelStreamInfer"])
+def test_messages_of_grpc_are_not_left_to_the_garbage_collector(name: str, model: str) -> None:
+    """Neither answered ones nor refused ones: the bytes that the server counts are those that there are."""
+    said = ModelInferRequest(model_name=model, raw_input_contents=[bytes(16)])
+    said.inputs.add(name="x", datatype="FP32", shape=[1, 4])
+    said.parameters["note"].string_param = "a" * (1 << 24)
+    data = said.SerializeToString()
+    with (
+        served(load=False, double=scaled()) as both,
+        running(*both) as server,
+        grpc.insecure_channel(
+            f"127.0.0.1:{server.grpc_port}", options=[("grpc.max_receive_message_length", -1)]
+        ) as channel,
+    ):
+        call = channel.stream_stream(f"/inference.GRPCInferenceService/{name}")
+
+        def ask() -> None:
+            answers = call(iter([data]), timeout=60)
+            with contextlib.suppress(grpc.RpcError):
+                assert list(answers)
+            known = model == "double" or name == "ModelStreamInfer"  # a stream says so in its answer
+            assert answers.code() is (grpc.StatusCode.OK if known else grpc.StatusCode.NOT_FOUND)
+
+        ask()
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(4):
+                ask()
+            assert tracemalloc.get_traced_memory()[0] < len(data)
+        finally:
+            tracemalloc.stop()
+            gc.enable()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,13 +109,17 @@ class Waits:
         self.patience = patience
         self._waiting: set[asyncio.Timeout] = set()
 
-    async def next(self, messages: AsyncIterator[bytes]) -> bytes | None:
-        """The next message; None at the end of them. Raises :class:`RequestTimeoutError`."""
+    async def next(self, context: Context) -> bytes | None:
+        """A call's next message; None at the end of them. Raises :class:`RequestTimeoutError`.
+
+        gRPC's iterator over the messages would keep the last one until the garbage collector comes.
+        """
         try:
             async with asyncio.timeout(self.patience) as wait:
                 self._waiting.add(wait)
                 try:
-                    return await anext(messages, None)
+                    data: bytes = await context.read()
+                    return None if data is grpc.aio.EOF else data
                 finally:
                     self._waiting.discard(wait)
         except TimeoutError:
@@ -139,22 +143,25 @@ class _Guard:
     admission: Admission
     waits: Waits
 
-    async def unary(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def unary(self, requests: object, context: Context) -> None:
         """One message is answered by one."""
         began = time.perf_counter()
         try:
             self._check(context)
             with self.admission.request() as admitted:
-                data = await self._next(requests, admitted)
-                if data is None:
-                    raise InputError(f"the call of {self.name} has no message")
-                answer = await self.call(self._parsed(data), context)
-                await self._write(answer, admitted, context)
+                await self._only(admitted, context)
         except Exception as error:  # noqa: BLE001  whatever it is, the client is told a status and no more
-            await context.abort(self._failed(error, began).grpc, told(error))
-        log_request("grpc", self.name, "OK", 200, time.perf_counter() - began)
+            self._refuse(error, began, context)
+        else:
+            log_request("grpc", self.name, "OK", 200, time.perf_counter() - began)
 
-    async def stream(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def _only(self, admitted: Admitted, context: Context) -> None:
+        data = await self._next(admitted, context)
+        if data is None:
+            raise InputError(f"the call of {self.name} has no message")
+        await self._write(await self.call(self._parsed(data), context), admitted, context)
+
+    async def stream(self, requests: object, context: Context) -> None:
         """Requests are answered in their order; an error is the answer to its request, and the stream goes on."""
         began = time.perf_counter()
         try:
@@ -162,13 +169,19 @@ class _Guard:
             going_on = True
             while going_on:
                 with self.admission.request() as admitted:
-                    going_on = await self._one_of_many(requests, admitted, context)
+                    going_on = await self._one_of_many(admitted, context)
         except GlowtrainError as error:
-            await context.abort(self._failed(error, began).grpc, told(error))
+            self._refuse(error, began, context)
 
-    async def _one_of_many(self, requests: AsyncIterator[bytes], admitted: Admitted, context: Context) -> bool:
+    def _refuse(self, error: Exception, began: float, context: Context) -> None:
+        """End a call with a status. ``context.abort`` raises an error that gRPC keeps, with the request and whatever
+        else its frames have, until the garbage collector looks at all there is."""
+        context.set_code(self._failed(error, began).grpc)
+        context.set_details(told(error))
+
+    async def _one_of_many(self, admitted: Admitted, context: Context) -> bool:
         """Answer the next request of a stream; False at its end."""
-        data = await self._next(requests, admitted)
+        data = await self._next(admitted, context)
         if data is None:
             return False
         began = time.perf_counter()
@@ -182,8 +195,8 @@ class _Guard:
         await self._write(answer, admitted, context)
         return True
 
-    async def _next(self, requests: AsyncIterator[bytes], admitted: Admitted) -> bytes | None:
-        data = await self.waits.next(requests)
+    async def _next(self, admitted: Admitted, context: Context) -> bytes | None:
+        data = await self.waits.next(context)
         admitted.hold(len(data or b""))
         return data
 
