@@ -106,9 +106,15 @@ def _called(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], random: Dr
     try:
         result = _reading(node)(call, *args, **kwargs)
     except GlowtrainError as error:
-        raise ModelError(f"{_where(node, prefix)}: {error}") from error
+        raise ModelError(f"{_where(node, prefix)}: {error}{_advice(args)}") from error
     _check_type(call, result, prefix)
     return result
+
+
+def _advice(args: Sequence[Any]) -> str:
+    """What to do about operands of several types of floats, which PyTorch refuses, too."""
+    types = dict.fromkeys(str(value.dtype) for value in args if isinstance(value, Value) and value.dtype.is_float)
+    return f"; its operands are {' and '.join(types)}: convert one, as x.float() makes f32" if len(types) > 1 else ""
 
 
 def _reading(node: torch.fx.Node) -> Callable[..., Any]:

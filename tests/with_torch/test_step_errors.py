@@ -163,3 +163,37 @@ def test_what_cannot_be_traced() -> None:
     said = refusal(lambda: compiled(Branches())(x, y))
     assert "test_step_errors.py" in said
     assert "if x.sum() > 0" in said
+
+
+def test_what_is_left_to_pytorch_says_how() -> None:
+    """Covariances and CTC ask for elements or have no compiled form; torch.cond chooses by elements."""
+
+    class Chooses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            chosen: torch.Tensor = torch.cond(x.sum() > 0, self.layer, lambda a: -self.layer(a), (x,))
+            return chosen
+
+    def ctc(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        lengths = torch.tensor([8]), torch.tensor([2])
+        return nn.functional.ctc_loss(scores.log_softmax(-1).unsqueeze(1), torch.tensor([[1, 2]]), *lengths)
+
+    x, y = torch.ones(8, 4), torch.zeros(8, 3)
+    for module, loss, words in (
+        (nn.Linear(4, 3), lambda scores, target: torch.cov(scores.T).sum(), "equal.default has no compiled form"),
+        (nn.Linear(4, 3), ctc, "ctc_loss.Tensor has no compiled form"),
+        (Chooses(), mse_loss, "compute both, and take one by torch.where"),
+    ):
+        said = refusal(lambda: compiled(module, loss)(x, y))  # noqa: B023
+        assert words in said
+        assert 'torch.compile(module, backend="glowtrain")' in said
+
+
+def test_operands_of_two_types_say_which() -> None:
+    said = refusal(
+        lambda: compiled(nn.Linear(4, 3), mse_loss)(torch.ones(8, 4, dtype=torch.float64), torch.zeros(8, 3))
+    )
+    assert "its operands are f64 and f32: convert one, as x.float() makes f32" in said

@@ -141,6 +141,7 @@ TRANSFORMS = tuple(os.path.join("_functorch", file) for file in ("apis.py", "vma
 """Where PyTorch transforms functions (``vmap``, ``jacrev``), which a trace meets halfway."""
 ELEMENTS_WANTED = ("data-dependent", ".numpy() is not supported", "got FakeTensor")
 """What PyTorch's messages say where a module looks at elements."""
+LEFT = 'torch.compile(module, backend="glowtrain") leaves such a part of a module to PyTorch'
 FIXED = (
     "A compiled module computes the same way, in the same shapes, for all inputs: use torch.where in place of if on "
     "tensors and of masks as indices, and leave .item(), .tolist() and .numpy() out of it"
@@ -299,7 +300,13 @@ def _untraceable(error: Exception) -> str:
     if "leaf Variable that requires grad" in first:
         return f"{failed}: a tensor that requires a gradient is changed in place: make a new one of it"
     if first.startswith("aten."):
-        return f"{failed}: PyTorch has no rule for the type of what {first.removeprefix('aten.')} gives"
+        return (
+            f"{failed}: {first.removeprefix('aten.')} has no compiled form, or gives what depends on elements. {LEFT}"
+        )
+    if "higher order operator" in first:
+        return (
+            f"{failed}: torch.cond and its like choose by elements: compute both, and take one by torch.where. {LEFT}"
+        )
     return f"{failed}: {first.rstrip('.')}"
 
 
