@@ -375,7 +375,7 @@ def _unwritten(read: Iterable[Buffer], written: set[Buffer]) -> Iterator[str]:
 
 def _agreed(a: Affine, b: Affine, own: AbstractSet[Index], outer: AbstractSet[Index]) -> AbstractSet[Index]:
     """The ``own`` indices that are the same wherever two subscripts are, if all ``outer`` ones are: those of rows that
-    are farther apart than what further indices reach within one."""
+    are farther apart than what further indices reach within one, and of columns of a matrix by rows."""
     mine, other = (tuple(term for term in each.terms if term[0] in own) for each in (a, b))
     if not mine or mine != other or not a.is_linear or not b.is_linear:
         return set()
@@ -384,7 +384,11 @@ def _agreed(a: Affine, b: Affine, own: AbstractSet[Index], outer: AbstractSet[In
     inner, inside = (Affine(0, tuple(t for t in each.terms if t[0] not in own | outer)) for each in (a, b))
     (low, high), (least, most), (first, last) = (value.range() for value in (between, inner, inside))
     reach = max(high + most - first, last - least - low, 0)
-    return {atom for atom, _ in mine if isinstance(atom, Index)} if _injective(Affine(0, mine), reach) else set()
+    rows = math.gcd(between.constant, *(step for each in (between, inner, inside) for _, step in each.terms))
+    left, right = Affine(0, mine).range()
+    if _injective(Affine(0, mine), reach) or (right - left < rows and _injective(Affine(0, mine))):
+        return {atom for atom, _ in mine if isinstance(atom, Index)}
+    return set()
 
 
 def _injective(offset: Affine, reach: int = 0) -> bool:
