@@ -32,10 +32,10 @@ if TYPE_CHECKING:
         parse,
         verify,
     )
-    from glowtrain.loading.load import load
     from glowtrain.native import NativeFunction
     from glowtrain.nn import model
     from glowtrain.onnx_io import save
+    from glowtrain.onnx_io.read.load import load
     from glowtrain.quantization import quantize
     from glowtrain.stages import Options
     from glowtrain.torch import from_torch as from_torch
@@ -61,7 +61,7 @@ _HOMES = {
     "gradients": "glowtrain.grad",
     "jvp": "glowtrain.grad",
     "Options": "glowtrain.stages",
-    "load": "glowtrain.loading.load",
+    "load": "glowtrain.onnx_io.read.load",
     "model": "glowtrain.nn",
     "quantize": "glowtrain.quantization",
     "save": "glowtrain.onnx_io",

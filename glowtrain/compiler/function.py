@@ -22,8 +22,6 @@ from glowtrain.errors import InputError, UnknownValueError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Binding, Graph, Template, no_graph, no_model
 from glowtrain.graph.specialise.binding import Key, collected, spread
-from glowtrain.kept.known import KnownGraphs
-from glowtrain.kept.promise import origin_of
 from glowtrain.memory.budget import Memory, budget_of
 from glowtrain.memory.residuals import ResidualType
 from glowtrain.pickling import check_pickles
@@ -108,9 +106,7 @@ class Function:
         state: State | None = None,
         options: Options | None = None,
         specialisations: int = SPECIALISATIONS,
-        known: KnownGraphs | None = None,
     ) -> None:
-        """``known``: graphs that become known with this function's code."""
         if not isinstance(model, (Graph, Template)):
             raise InputError(f"compile takes a graph or a template, {no_model(model)}")
         if state is not None and not isinstance(state, State):
@@ -120,7 +116,6 @@ class Function:
         self.options = options or Options(facts=backend.facts)
         self.state = state if state is not None else State({})
         self.limit = _limit(specialisations)
-        self.known = known or KnownGraphs(backend.cache)
         self._kept: OrderedDict[Key, Specialisation] = OrderedDict()
         self.renew()
         renew_in_children(self)
@@ -131,7 +126,7 @@ class Function:
         self._direct: Specialisation | None = None
         """The latest call's specialisation, where it reads the call's inputs and gives its outputs as they are."""
         if isinstance(model, Graph):
-            self._specialise((), self._known(model))
+            self._specialise((), model)
             self._direct = self._kept[()] if model.results is None else None
 
     def renew(self) -> None:
@@ -237,24 +232,9 @@ class Function:
                 self._kept.move_to_end(binding.key)
                 return self._kept[binding.key]
             try:
-                self._specialise(binding.key, self._graph(template, binding))
+                self._specialise(binding.key, template.bound(binding))
             except UnknownValueError as error:
                 self._decisive += error.names
-
-    def _known(self, model: Graph) -> Graph:
-        """The model, of which no more need be known than callers must."""
-        origin = origin_of(model)
-        return self.known.graph(origin and origin.of("whole"), lambda: model, template=model.template)
-
-    def _graph(self, template: Template, binding: Binding) -> Graph:
-        """The template's graph of a binding."""
-        origin = origin_of(template)
-        return self.known.graph(
-            origin and origin.of("bound", binding.key),
-            lambda: template.bound(binding),
-            template=template,
-            binding=binding,
-        )
 
     def _binding(self, template: Template, inputs: Mapping[str, Any]) -> Binding:
         missing = [name for name in (*template.inputs, *template.structures) if name not in inputs]
@@ -266,7 +246,6 @@ class Function:
 
     def _specialise(self, key: Key, graph: Graph) -> None:
         self._keep(key, Specialisation(graph, self.backend, self.options, self.state))
-        self.known.keep()
 
     def _keep(self, key: Key, special: Specialisation) -> None:
         self._kept[key] = special

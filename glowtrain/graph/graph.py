@@ -211,10 +211,3 @@ def bodies_of(operator: Operator) -> dict[str, Graph]:
         if isinstance(value, Graph):
             found[name] = value
     return found
-
-
-INTERFACE = (
-    "input_types", "output_types", "initial_values", "parameter_names", "updated_names", "indexed_inputs",
-    "foreign_modules",
-)  # fmt: skip
-"""What callers of compiled graphs know of them: attributes that name no node."""

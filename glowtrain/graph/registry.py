@@ -133,8 +133,3 @@ def registered(where: Callable[[type[Operator]], bool] = lambda cls: True) -> It
     """All registered operators that satisfy ``where``, by name."""
     _import_all()
     return (_registered[key] for key in sorted(_registered) if where(_registered[key]))
-
-
-def has_foreign() -> bool:
-    """Whether an operator was registered that is not Glowtrain's own."""
-    return any(cls.__module__.partition(".")[0] != "glowtrain" for cls in _registered.values())

@@ -18,7 +18,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 from glowtrain.backends.discovery import backend_of
 from glowtrain.compiler import Function, compile
 from glowtrain.errors import InputError
-from glowtrain.onnx_io.read.load import loaded
+from glowtrain.onnx_io.read.load import from_model
 from glowtrain.onnx_io.read.source import read
 from glowtrain.types import Array, dtype_of
 
@@ -80,7 +80,7 @@ class GlowtrainBackend(Backend):
         inputs = [value.name for value in model.graph.input if value.name not in initial]
         outputs = [value.name for value in model.graph.output]
         engine = backend_of(cls.engine)
-        function = compile(loaded(read(model)).model, backend=engine if cls.cached else engine.uncached())
+        function = compile(from_model(read(model))[0], backend=engine if cls.cached else engine.uncached())
         return GlowtrainRep(function, inputs, outputs)
 
     @classmethod

@@ -22,8 +22,8 @@ from typing import Any
 
 from glowtrain.errors import BindingError, InputError, ModelError, UnknownNetworkError
 from glowtrain.graph import Graph, Template
-from glowtrain.loading.load import load
 from glowtrain.names import is_text
+from glowtrain.onnx_io.read.load import load
 from glowtrain.presentation.words import kind_of, listed, unknown
 from glowtrain.serving.host import ServingHost, TensorSpecs
 from glowtrain.serving.tensors import datatype

@@ -13,9 +13,6 @@ from glowtrain.grad import SplitStep, gradient_graph, loss_graph, micro_batched_
 from glowtrain.grad.parts import Bounds, Parts
 from glowtrain.graph import Binding, Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
-from glowtrain.kept.known import KnownGraphs
-from glowtrain.kept.origin import GraphOrigin, named
-from glowtrain.kept.promise import OriginalBuild, origin_of
 from glowtrain.losses import Loss
 from glowtrain.modes.training_and_inference import inference, make_trainable
 from glowtrain.optim import Optimizer
@@ -50,9 +47,7 @@ class TrainerGraphs:
         freeze_statistics: bool = False,
         metrics: bool = False,
         micro_batches: MicroBatches = 1,
-        known: KnownGraphs | None = None,
     ) -> None:
-        """``known``: which of the graphs need not be made before somebody looks at their nodes."""
         self.model = model
         self.template = model if isinstance(model, Template) else model.template
         self.loss = loss
@@ -63,47 +58,26 @@ class TrainerGraphs:
         self.freeze_statistics = freeze_statistics
         self.metrics = metrics
         self.micro_batches = micro_batches
-        self.known = known or KnownGraphs(None)
-
-    @cached_property
-    def origin(self) -> GraphOrigin | None:
-        """What the graphs are made of: the model and all settings; None where something is not known by its name."""
-        model, settings = origin_of(self.model), named(
-            (
-                self.loss, self.optimizer, self.trainable, self.seed, self.unbiased, self.freeze_statistics,
-                self.metrics, self.micro_batches,
-            )
-        )  # fmt: skip
-        return None if model is None or settings is None else model.of("trained", settings)
-
-    def _known(self, what: str, make: Callable[[], Graph]) -> Graph:
-        """One of the graphs, by a name for it."""
-        origin = None if self.origin is None else self.origin.of(what)
-        return self.known.graph(origin, make, template=self.template)
 
     @cached_property
     def example(self) -> Graph:
         """The model at some binding: that of the given graph, else the first of :data:`PROBES` that fits."""
-        return self._known("example", self._example)
-
-    def _example(self) -> Graph:
         return self.model if isinstance(self.model, Graph) else example_of(self.model)
 
     @cached_property
     def example_step(self) -> Graph:
         """One training step of the example, whole."""
-        return self._known("step of the example", lambda: self.whole_step_of(self.example))
+        return self.whole_step_of(self.example)
 
     @cached_property
     def own_updates(self) -> tuple[str, ...]:
         """The variables whose new values the model makes itself, as running statistics, by name."""
-        origin = None if self.origin is None else self.origin.of("own updates")
-        return self.known.names(origin, lambda: updates.own_update_names(self.example_step))
+        return updates.own_update_names(self.example_step)
 
     @cached_property
     def inference_example(self) -> Graph:
         """The inference form of the example."""
-        return self._known("inference form of the example", lambda: inference(self.example))
+        return inference(self.example)
 
     @cached_property
     def canonical(self) -> Graph:
@@ -132,10 +106,6 @@ class TrainerGraphs:
     @cached_property
     def untrained(self) -> tuple[str, ...]:
         """Names of what was to be trained and stays as it is: the loss does not depend on it."""
-        origin = None if self.origin is None else self.origin.of("untrained")
-        return self.known.names(origin, self._untrained)
-
-    def _untrained(self) -> tuple[str, ...]:
         updated = {variable.name for variable in self.example_step.updates}
         return tuple(name for name in self.parameters if name not in updated)
 
@@ -157,8 +127,7 @@ class TrainerGraphs:
     @cached_property
     def targets(self) -> dict[str, Spec]:
         """The types of the loss's targets, with symbolic extents where a binding decides them."""
-        origin = None if self.origin is None else self.origin.of("targets")
-        return self.known.specs(origin, lambda: target_specs(self.example, self.loss))
+        return target_specs(self.example, self.loss)
 
     def at(self, binding: Binding) -> Graph:
         """The model at a binding, of which that of the example is there already."""
@@ -169,9 +138,8 @@ class TrainerGraphs:
     def step(self) -> Graph | Template:
         """One training step."""
         if self.template is None:
-            return self._known("step", lambda: self.step_of(self.example))
-        build = self._step_at if self.origin is None else OriginalBuild(self.origin.of("step"), lambda: self._step_at)
-        return replace(self.template, build=build)
+            return self.step_of(self.example)
+        return replace(self.template, build=self._step_at)
 
     def _step_at(self, binding: Binding) -> Graph:
         return self.step_of(self.at(binding))

@@ -21,7 +21,6 @@ from glowtrain.compiler import Function, Specialisation, compile
 from glowtrain.errors import InputError, NonFiniteError, UntrainedWarning
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, no_model
-from glowtrain.kept.known import KnownGraphs
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.memory.budget import Budget, Memory, budget_of, check_variables
 from glowtrain.memory.residuals import Residuals, ResidualType, checked_type
@@ -104,7 +103,7 @@ class Steps:
         self.graphs = TrainerGraphs(
             model, self.loss, optimizer, trainable, seed,
             unbiased=unbiased, freeze_statistics=freeze_statistics, metrics=metrics,
-            micro_batches=checked_count(micro_batches), known=KnownGraphs(resolved.cache),
+            micro_batches=checked_count(micro_batches),
         )  # fmt: skip
         self.history = History()
         self.position = Position()
@@ -233,7 +232,6 @@ class Steps:
     def _stepped(self, arrays: Mapping[str, Array]) -> None:
         """Take note of the first step."""
         self._binding = self._step.specialised(arrays).graph.binding
-        self.graphs.known.keep()
 
     def prepare(self, inputs: Mapping[str, Any]) -> None:
         """Compile the step for a batch's shapes now; :meth:`step` does so when it first meets them."""

@@ -28,9 +28,9 @@ from glowtrain.gradcheck.operators.straight_through import straight_through
 from glowtrain.gradcheck.report.report import Check, GradcheckReport, Measure, Progress, Status, merged
 from glowtrain.graph import Graph, Input, Node, Template, Value, Variable, constant, no_model
 from glowtrain.graph.retype import widened
-from glowtrain.loading.load import load
 from glowtrain.losses import Attached, Loss, LossFunction, as_loss, output_of
 from glowtrain.modes.training_and_inference import make_trainable
+from glowtrain.onnx_io.read.load import load
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.types import Array, TensorType, f64
 

@@ -17,11 +17,11 @@ from glowtrain.gradcheck.operators.registry import verified
 from glowtrain.gradcheck.report.paths import CutOnPath, GradientPaths, LeafOnPath, OperatorOnPath, Role, Verdict
 from glowtrain.graph import Graph, Node, Template, Value, no_model
 from glowtrain.graph.specialise.template import example_of
-from glowtrain.loading.load import load
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.losses.base import output_of
 from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.names import matches
+from glowtrain.onnx_io.read.load import load
 from glowtrain.onnx_io.read.parameters import is_weight
 from glowtrain.ops.quantized.convert import STEPS
 from glowtrain.presentation.words import page, unknown

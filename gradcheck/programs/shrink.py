@@ -22,8 +22,8 @@ from glowtrain.gradcheck.programs.case import Case
 from glowtrain.gradcheck.programs.options import DEFAULTS, Choice
 from glowtrain.gradcheck.programs.rungs import check_case
 from glowtrain.graph import Graph, Input, Value, constant, rebuild
-from glowtrain.loading.load import load
 from glowtrain.onnx_io import save
+from glowtrain.onnx_io.read.load import load
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.types import Array
 

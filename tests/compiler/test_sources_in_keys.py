@@ -17,7 +17,7 @@ import glowtrain
 from glowtrain.backends.cache import key
 
 PACKAGE = Path(glowtrain.__file__).parent
-ENTRIES = "compiler", "backends", "kept", "loading", "losses", "ops", "optim", "trainer/graphs.py"
+ENTRIES = "compiler", "backends", "losses", "ops", "optim", "trainer/graphs.py"
 """What compiles, and what makes graphs of models."""
 COMPILE = """
 import sys, numpy as np, glowtrain as gt

@@ -39,18 +39,8 @@ class Cache:
 
         Raises :class:`InputError` for a folder that cannot be used and that someone asked for.
         """
-        return self._content(key) if self._prepared() else None
-
-    def glance(self, key: str) -> bytes | None:
-        """As :meth:`get`, for who asks before anybody needs the folder: None, and not a word, where it is not there or
-        cannot be trusted."""
-        if self._usable is None:
-            usable = self.folder.is_absolute() and self.folder.is_dir() and prepare(self.folder, own=self.own) is None
-        else:
-            usable = self._usable
-        return self._content(key) if usable else None
-
-    def _content(self, key: str) -> bytes | None:
+        if not self._prepared():
+            return None
         path = self._path(key)
         try:
             data = path.read_bytes()

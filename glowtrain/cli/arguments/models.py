@@ -10,7 +10,7 @@ from glowtrain import models
 from glowtrain.cli.terminal.console import note
 from glowtrain.errors import BindingError, InputError, ModelError, SharedWeightsWarning
 from glowtrain.graph import Graph, Template
-from glowtrain.loading.load import load
+from glowtrain.onnx_io.read.load import load
 from glowtrain.trainer.graphs import DEFAULT_BATCH
 from glowtrain.types import Array
 

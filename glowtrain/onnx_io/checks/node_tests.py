@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 from glowtrain.graph import Graph, Template
-from glowtrain.onnx_io.read.load import loaded
+from glowtrain.onnx_io.read.load import from_model
 from glowtrain.onnx_io.read.parameters import class_of, key_of
 from glowtrain.onnx_io.read.source import read, subgraphs
 
@@ -31,7 +31,7 @@ class NodeTest:
 
     def load(self) -> Graph | Template:
         """The model. Raises what :func:`glowtrain.load` raises."""
-        return loaded(read(self.proto)).model
+        return from_model(read(self.proto))[0]
 
     @property
     def operators(self) -> tuple[str, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,13 @@ from glowtrain.errors import (
 )
 from glowtrain.graph import Binding, Graph, Structure, Template
 from glowtrain.graph.specialise.template import whole_extents
-from glowtrain.onnx_io.options import LoadOptions
 from glowtrain.onnx_io.read.build import BuildRecipe
 from glowtrain.onnx_io.read.exported import exported
 from glowtrain.onnx_io.read.open_batch import open_batch as opened
 from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables
 from glowtrain.onnx_io.read.rules.table import RULES
 from glowtrain.onnx_io.read.sharing import separate
-from glowtrain.onnx_io.read.source import Model, describe, name_of, subgraphs
+from glowtrain.onnx_io.read.source import Model, Source, describe, name_of, read, subgraphs
 from glowtrain.onnx_io.read.upgrade.upgrade import light, upgrade
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
 from glowtrain.presentation.words import kind_of, page
@@ -41,23 +40,55 @@ _LISTED = 5
 """Initializers, and readers of each, that a warning names."""
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """What comes of a model, the initializers by name, and what there is to be warned of."""
+def load(
+    source: Source,
+    dims: Mapping[str, int] | None = None,
+    *,
+    values: Mapping[str, Any] | None = None,
+    open_batch: bool = False,
+    untie: str | Sequence[str] = (),
+    name: str = "",
+) -> Graph | Template:
+    """Load an ONNX model from a path, bytes, a binary file or a ModelProto.
 
-    model: Graph | Template
-    arrays: Mapping[str, Array]
-    warning: SharedWeightsWarning | None
+    ``dims`` binds symbolic dimensions by name; a dimension without a name is called ``<input>_<axis>``. With all bound
+    the result is a :class:`Graph`, else a :class:`Template` that gives a graph for each binding of the rest. ``values``
+    gives the elements of inputs on which shapes depend (the ``shape`` of a Reshape that is an input), which makes them
+    constants; a template is also what comes of a model that needs more of these, or that takes sequences. A compiled
+    template finds what it needs in each call. Operator sets from 1 up are converted to the newest. Float initializers
+    become variables by the rule of :mod:`glowtrain.onnx_io.read.parameters`.
+
+    ``open_batch`` makes a dimension ``batch`` of the first axis of the inputs, where a file fixes it
+    (:mod:`glowtrain.onnx_io.read.open_batch`).
+
+    Nodes that read one initializer share it. A :class:`SharedWeightsWarning` says where that may not be meant, because
+    exporters merge equal initializers and the file does not tell; ``untie`` names those (or has patterns, such as
+    ``"*.bias"``) of which each node is to have its own.
+
+    Raises :class:`ModelError` for what is broken, :class:`UnsupportedOperatorError` naming all operators that are not
+    supported, :class:`BindingError` for dimensions that the model does not have (or no batch to open), and
+    :class:`InputError` for another kind of ``source``, and for what ``untie`` does not match.
+    """
+    model, warning = from_model(read(source), dims, values, open_batch=open_batch, untie=untie, name=name)
+    if warning is not None:
+        warnings.warn(warning, stacklevel=2)
+    return model
 
 
-def loaded(model: Model, options: LoadOptions | None = None) -> Loaded:
-    """What :func:`glowtrain.loading.load.load` gives for a model that was read. Raises what it raises."""
-    options = options or LoadOptions()
-    values = options.values
-    recipe, shared = _recipe(model, options.name, _patterns(options.untie))
+def from_model(
+    model: Model,
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, Any] | None = None,
+    *,
+    open_batch: bool = False,
+    untie: str | Sequence[str] = (),
+    name: str = "",
+) -> tuple[Graph | Template, SharedWeightsWarning | None]:
+    """What :func:`load` gives for a model that was read, and what it warns of."""
+    recipe, shared = _recipe(model, name, _patterns(untie))
     warning = _sharing(recipe.name, shared) if shared else None
-    bound = whole_extents(recipe.name, options.dims or {})
-    if options.open_batch:
+    bound = whole_extents(recipe.name, dims or {})
+    if open_batch:
         recipe = opened(recipe, bound, values or {})
     template = Template(recipe.name, dict(recipe.inputs), recipe.build, dict(recipe.structures))
     unknown = [symbol for symbol in bound if symbol not in template.symbols]
@@ -66,7 +97,7 @@ def loaded(model: Model, options: LoadOptions | None = None) -> Loaded:
         raise BindingError(f"{template.name}: there is no dimension {', '.join(unknown)}; the model has: {known}")
     rest = template.partly(bound, values or {}) if bound or values else template
     found = rest if rest.symbols or rest.structures else _whole(template, rest, bound, values)
-    return Loaded(found, recipe.arrays, warning)
+    return found, warning
 
 
 def _whole(

@@ -60,15 +60,7 @@ def read(source: Source) -> Model:
     or too old ones, use names that nothing defines, define a name twice, have cycles, nest graphs too deeply, or break
     what :mod:`glowtrain.onnx_io.read.check` checks; and :class:`InputError` for what is no source.
     """
-    return _checked(_parse(source))
-
-
-def read_bytes(data: bytes, title: str, folder: Path | None) -> Model:
-    """The same of a file's contents, with the name that messages have for it, and the folder that it lies in."""
-    return _checked(Model(_decode(data, title), title, folder))
-
-
-def _checked(model: Model) -> Model:
+    model = _parse(source)
     check_nesting(model.proto, model.title)
     _check_header(model)
     check_functions(model.proto, model.title)
@@ -88,25 +80,6 @@ def name_of(model: Model) -> str:
 def bytes_on_disk(path: Path) -> int:
     """The bytes of a model's file and of the files beside it that hold its initializers."""
     return sum(file.stat().st_size for file in files_of(path))
-
-
-def data_files(data: bytes) -> list[str]:
-    """The files, as paths from a model's folder, in which elements of its tensors lie, in order."""
-    if b"location" not in data:  # what their entries are called
-        return []
-    tensors = _tensors(_decode(data, "the model"))
-    return sorted({entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"})
-
-
-def _tensors(message: Message) -> Iterator[TensorProto]:
-    """All tensors in a message: of graphs, nodes, and functions."""
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for part in (value,) if isinstance(value, Message) else value:
-                if isinstance(part, TensorProto):
-                    yield part
-                else:
-                    yield from _tensors(part)
 
 
 def files_of(path: Path) -> set[Path]:

@@ -100,11 +100,7 @@ class StepFunction(Function):
 
     def __init__(self, graphs: TrainerGraphs, backend: Backend, state: State, options: Options) -> None:
         self.graphs = graphs
-        super().__init__(graphs.step(), backend, state, options, known=graphs.known)
-
-    def _known(self, model: Graph) -> Graph:
-        """A step, of which its trainer's graphs know what is to be known."""
-        return model
+        super().__init__(graphs.step(), backend, state, options)
 
     def _specialise(self, key: Key, graph: Graph) -> None:
         if self.graphs.micro_batches != AUTO:
