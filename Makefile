@@ -1,7 +1,8 @@
 # From a clean clone, with only Python (3.11 or newer), pip and make:
 #
 #   make demo        train a digit classifier through one compiled step, and say what happened
-#   make test        every test
+#   make test        every operator, stage and documented example: five minutes on two cores
+#   make test-all    every test, as continuous integration runs them: also long random runs, planted mistakes, all cases
 #   make lint        formatter, linter, type checker, import contracts
 #   make docs        run the examples in README.md and docs/, follow their links
 #   make soak        by hand: ten minutes of the runtime under load, every answer checked (SOAK_SECONDS=600)
@@ -36,13 +37,17 @@ SERVING := .venv-serving
 KSERVE := .venv-kserve
 CLIENTS := tritonclient[http,grpc]==2.73.0 schemathesis==4.32.5 grpcio-tools prometheus-client cryptography httpx2 pyyaml
 
-.PHONY: demo test gradcheck soak test-torch test-targets test-serving test-flower test-peers lint docs format clean
+.PHONY: demo test test-all gradcheck soak test-torch test-targets test-serving test-flower test-peers lint docs format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
 	$(BIN)/glowtrain demo
 
+# tests/conftest.py says what is left out.
 test: .venv/.installed-models
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m "not exhaustive" --hypothesis-profile=quick $(PYTEST_ARGS)
+
+test-all: .venv/.installed-models
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # The command as users run it, with its defaults; then fewer examples of other seeds.

@@ -1,4 +1,8 @@
-"""Hypothesis profiles and golden files.
+"""What ``make test`` leaves to ``make test-all``, hypothesis profiles, and golden files.
+
+``make test`` leaves out tests marked ``exhaustive``, and draws few examples (``--hypothesis-profile=quick``). Where the
+cases of a test say much the same, ``@pytest.mark.spread`` marks most of them so: without an argument it leaves as many
+as give every value of every parameter, with ``n`` it leaves n of them, chosen by chance (the same each time).
 
 The default profile draws the same examples in every run; ``--hypothesis-profile=thorough`` new ones.
 ``--update-golden`` writes the texts that tests compare with files in tests/golden; look at the difference before
@@ -13,8 +17,10 @@ from __future__ import annotations
 import os
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -25,6 +31,7 @@ GOLDEN = Path(__file__).parent / "golden"
 # Examples compile code and share the machine with other workers, so neither a deadline nor a slow draw is a failure.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 
+settings.register_profile("quick", _UNTIMED, derandomize=True, database=None, max_examples=10)
 settings.register_profile("glowtrain", _UNTIMED, derandomize=True, database=None, max_examples=50)
 settings.register_profile("thorough", _UNTIMED, max_examples=1000)
 settings.load_profile("glowtrain")
@@ -38,6 +45,33 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="glowtrain-tests-")
     config.add_cleanup(folder.cleanup)
     os.environ["XDG_CACHE_HOME"] = folder.name
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m deselects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    cases: dict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("spread"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for group in cases.values():
+        chosen = _spread(group)
+        for item in group:
+            if item not in chosen:
+                item.add_marker("exhaustive")
+
+
+def _spread(cases: Sequence[pytest.Function]) -> Sequence[pytest.Function]:
+    marker = cases[0].get_closest_marker("spread")
+    assert marker is not None
+    if marker.args:
+        name = cases[0].nodeid.partition("[")[0]
+        return Random(name).sample(cases, min(marker.args[0], len(cases)))
+    values = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}
+    chosen, unseen = [], set().union(*values.values())
+    while unseen:
+        chosen.append(max(cases, key=lambda case: len(values[case] & unseen)))
+        unseen -= values[chosen[-1]]
+    return chosen
 
 
 @pytest.fixture(autouse=True)

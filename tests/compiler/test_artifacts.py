@@ -52,6 +52,7 @@ def artifact_of(name: str, target: str, prefix: str = "") -> NativeArtifact:
     return artifact
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("target", target_names())
 @pytest.mark.parametrize("name", STEPS)
 def test_training_steps_compile_for_every_target(name: str, target: str) -> None:
@@ -68,6 +69,7 @@ def test_training_steps_compile_for_every_target(name: str, target: str) -> None
 ELF = [name for name in target_names() if container(Target.named(name)).startswith("elf")]
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("target", ELF)
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_define_one_symbol_and_need_none(name: str, target: str) -> None:
@@ -95,6 +97,7 @@ def test_pointers_have_the_width_of_the_target(target: str) -> None:
     assert not [line for line in llvm_text(target).splitlines() if "load ptr" in line and "align 8" in line]
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("target", [name for name in target_names() if Target.named(name).pointer_bits == 32])
 def test_indices_have_the_width_of_the_target(target: str, name: str) -> None:

@@ -52,6 +52,7 @@ class TestSpecialisations:
         gc.collect()
         assert first() is None
 
+    @pytest.mark.exhaustive
     def test_300_shapes_in_bounded_memory(self) -> None:
         """Eight are kept: after those, and what Python and LLVM allocate once, memory hardly grows."""
         function = gt.compile(network, specialisations=8)

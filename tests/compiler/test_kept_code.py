@@ -357,6 +357,7 @@ def compile_and_run(folder: Path, start: Any) -> list[float]:
     return run(relu(), folder)
 
 
+@pytest.mark.exhaustive
 def test_processes_that_compile_the_same_at_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, context.Pool(3) as pool:

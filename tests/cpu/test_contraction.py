@@ -18,24 +18,25 @@ from tests.cpu.contractions import BYTES, SHAPES, matmul, of_bytes
 from tests.cpu.random_contractions import contractions
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(contraction=contractions(), width=st.sampled_from(sorted(WIDTHS)))
 def test_random(contraction: Contraction, width: str) -> None:
     check(contraction, WIDTHS[width])
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(contraction=contractions(), how=st.sampled_from(sorted(BYTES)), width=st.sampled_from(sorted(WIDTHS)))
 def test_random_bytes(contraction: Contraction, how: str, width: str) -> None:
     check(of_bytes(contraction, how), WIDTHS[width])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(contraction=contractions())
 def test_random_on_every_target(contraction: Contraction) -> None:
     check_bits(contraction)
 
 
+@pytest.mark.spread(30)
 @pytest.mark.parametrize("width", sorted(WIDTHS))
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_shapes(shape: str, width: str) -> None:
@@ -84,6 +85,7 @@ def test_a_sum_in_parts_keeps_the_sign_of_zero() -> None:
     assert all(np.signbit(each).all() and not each.any() for each in sums)
 
 
+@pytest.mark.spread(30)
 @pytest.mark.parametrize("width", sorted(WIDTHS))
 @pytest.mark.parametrize("how", sorted(BYTES))
 @pytest.mark.parametrize("shape", ["matmul NN", "matmul NT", "matmul packed", "vector matrix", "conv", "attention"])

@@ -22,6 +22,7 @@ EPILOGUES = [
 ]  # fmt: skip
 
 
+@pytest.mark.spread(30)
 @pytest.mark.parametrize("width", sorted(WIDTHS))
 @pytest.mark.parametrize(("shape", "loop"), EPILOGUES)
 @pytest.mark.parametrize("length", LENGTHS)
@@ -61,7 +62,7 @@ def test_a_long_epilogue_is_written_once_for_all_whole_vectors_of_a_row() -> Non
     check_epilogue(shape, 1, WIDTHS["512"], 1000)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     contraction=contractions(),
     loop=st.integers(0, 4),

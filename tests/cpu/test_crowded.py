@@ -28,6 +28,7 @@ def test_objects_of_one_function_may_lie_anywhere() -> None:
     assert "20 functions" in crowded("load", 20)
 
 
+@pytest.mark.exhaustive
 def test_steps_leave_the_same_bits_in_a_crowded_process(tmp_path: Path) -> None:
     fresh = crowded("steps", tmp_path)
     assert len(list(tmp_path.glob("*.compiled"))) > 1

@@ -304,6 +304,7 @@ def typed(contraction: Contraction, *types: str) -> Contraction:
     return replace(contraction, operands=(a, b))
 
 
+@pytest.mark.spread(40)
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_shapes(shape: str, name: str) -> None:
@@ -329,7 +330,7 @@ def test_wider_types(types: tuple[str, str], name: str) -> None:
         check(typed(shape, *types), Target.named(name), "low", "extreme", "any")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(contraction=contractions(), signs=st.sampled_from(SIGNS), constant=st.booleans(), name=st.sampled_from(TARGETS))
 def test_random(contraction: Contraction, signs: tuple[str, str], constant: bool, name: str) -> None:
     """Contractions of any strides, of whose axes nothing is known."""
@@ -347,6 +348,7 @@ def test_random(contraction: Contraction, signs: tuple[str, str], constant: bool
     np.testing.assert_array_equal(built.run(a, b), wanted, err_msg=built.kernel.plan)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("name", "instruction"), USED.items())
 def test_instructions(name: str, instruction: str) -> None:
     """Products and convolutions use the target's instruction, and the real text compiles for it."""

@@ -37,6 +37,7 @@ def check_bits(contraction: Contraction, dtype: str, target: Target) -> None:
     np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8), err_msg=str(contraction))
 
 
+@pytest.mark.spread(20)
 @pytest.mark.parametrize("width", sorted(WIDTHS))
 @pytest.mark.parametrize("shape", FLOATS)
 def test_shapes(shape: str, width: str) -> None:
@@ -44,7 +45,7 @@ def test_shapes(shape: str, width: str) -> None:
         check_bits(SHAPES[shape], "i8", targets[width])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     contraction=contractions().filter(lambda found: found.dtype == "f32"), dtype=st.sampled_from(["i8", "u8"]),
     width=st.sampled_from(sorted(WIDTHS)),

@@ -31,12 +31,13 @@ def check_bits(contraction: Contraction, side: str, target: Target) -> None:
     np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8), err_msg=str(contraction))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(contraction=contractions(), side=st.sampled_from(sorted(SIDES)), width=st.sampled_from(sorted(WIDTHS)))
 def test_random(contraction: Contraction, side: str, width: str) -> None:
     check_bits(contraction, side, WIDTHS[width])
 
 
+@pytest.mark.spread(20)
 @pytest.mark.parametrize("width", sorted(WIDTHS))
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_shapes(shape: str, width: str) -> None:
@@ -81,6 +82,7 @@ def test_elements_outside_of_the_operand_are_noticed() -> None:
 SMALL_CACHES = replace(WIDTHS["512"], l1=8 << 10, l2=64 << 10)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("image", [Image(1, 24, 20, 32, 96, 3), Image(2, 11, 9, 64, 80, 3, stride=2)])
 def test_weights_from_beyond_the_second_level_come_once_for_a_block_of_rows(image: Image) -> None:
     """With the bits of what goes row by row; each block of rows and group of columns is a task."""

@@ -57,6 +57,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integers, "here", lambda text, _: (emulated(text), integers.HOST.unasked))
 
 
+@pytest.mark.spread
 @pytest.mark.usefixtures("only_matrices")
 @pytest.mark.parametrize("signs", SIGNS, ids="".join)
 @pytest.mark.parametrize("shape", sorted({**SHAPES, **MANY_K}))
@@ -96,13 +97,12 @@ def products(draw: st.DrawFn) -> Contraction:
 
 
 @pytest.mark.usefixtures("only_matrices")
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(contraction=products())
 def test_random_bits(contraction: Contraction) -> None:
     check(contraction, AMX, "any", "extreme")
 
 
-@settings(max_examples=200, deadline=None)
 @given(extent=st.integers(1, 700), padded=st.booleans())
 def test_steps_cover_a_sum_once(extent: int, padded: bool) -> None:
     """Together they read every element, none behind the sum unless that may be, and a row is as long as a register's
@@ -187,6 +187,7 @@ def test_where_they_pay(contraction: Contraction, pays: bool) -> None:
     assert ("tdpb" in generate(contraction, "contract", AMX).text) is pays
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("rows", "columns", "blocks"), [(300, 1024, True), (300, 1040, False)])
 def test_results_that_are_whole_pages_apart_go_in_blocks(rows: int, columns: int, blocks: bool) -> None:
     """Of few rows, where all results are more than a cache holds: they share its sets."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.step import generate
@@ -48,7 +48,6 @@ ELSEWHERE = ("avx512", "neon", "generic", "riscv64")
 # ---- random programs
 
 
-@settings(max_examples=80)
 @given(st.data(), st.sampled_from(sorted(TARGETS)))
 def test_random_programs(data: st.DataObject, target: str) -> None:
     programs = Programs(HypothesisDraw(data.draw))
@@ -126,6 +125,7 @@ def test_a_lane_alone_is_stored_as_a_number(dtype: DType) -> None:
     check(p, {"x": np.arange(17, dtype=np.float32)}, Target.host())
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_touched_outside_of_buffers() -> None:
     assert in_a_process("touch_a_guard").returncode < 0
     for function in ("read_at_the_edge_of_pages", "read_half_of_the_lanes"):
@@ -163,6 +163,7 @@ def test_subscripts(number: int, target: str, random: np.random.Generator) -> No
     check(p, feeds_of(random, p), TARGETS[target])
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("dtype", list(DTYPES.values()), ids=str)
 def test_fills_and_bounds_of_every_type(target: str, dtype: DType, random: np.random.Generator) -> None:

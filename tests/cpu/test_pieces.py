@@ -47,6 +47,7 @@ def test_functions_are_cut_where_lines_begin(text: str) -> None:
     assert pieces.functions_in(text) == found
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer", "quantized"])
 def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "LEAST", 1000)

@@ -282,6 +282,7 @@ def different(subject: Program | Plan, feeds: dict[str, Array], target: Target) 
     return [f"{name} on {threads}" for threads, found in runs.items() for name in whole if found[name] != whole[name]]
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("name", sorted(GRAPHS))
 def test_models(name: str, target: str) -> None:
@@ -289,6 +290,7 @@ def test_models(name: str, target: str) -> None:
     assert not different(plan, numbers(plan.program), TARGETS[target])
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_random_programs(target: str) -> None:
     for seed in range(20):

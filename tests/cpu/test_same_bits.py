@@ -122,12 +122,14 @@ def other_bits(graph: Graph, targets: Sequence[Target], batches: Sequence[Mappin
     return [f"{name} on {target.name}" for target, other in pairs for name in first if other[name] != first[name]]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("name", "batch"), [(name, 5) for name in MODELS] + [("residual", 1), ("perceptron", 33)])
 def test_training_steps(name: str, batch: int) -> None:
     graph, hyper = step_of(name, batch)
     assert not other_bits(graph, FUSED, [{**feeds(graph, seed), **hyper} for seed in range(STEPS)])
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", ["residual", "attention", "perceptron"])
 def test_training_steps_that_round_products_first(name: str) -> None:
     """What processors without fused multiply-add compute, all others can compute, too."""

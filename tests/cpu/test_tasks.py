@@ -112,6 +112,7 @@ def different(given: Program | Plan, feeds: dict[str, Array], target: Target, co
 # ---- any cut, any order
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("name", sorted(GRAPHS))
 def test_models(name: str, target: str) -> None:
@@ -119,6 +120,7 @@ def test_models(name: str, target: str) -> None:
     assert not different(plan, numbers(plan.program), TARGETS[target], COUNTS)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_random_programs(target: str) -> None:
     """Nests of all kinds, and repeats of them."""
@@ -128,6 +130,7 @@ def test_random_programs(target: str) -> None:
         assert not different(p, programs.feeds(p), TARGETS[target], COUNTS), p
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_random_graphs(target: str) -> None:
     for seed in range(8):
@@ -167,6 +170,7 @@ def broken(name: str, ranges: Callable[[Invocation], Ranges]) -> bool:
     return whole != bits(InPieces(plan.program, Target.host(), plan).tell(ranges), feeds)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer", "lstm", "quantized"])
 def test_a_task_left_out_shows(name: str) -> None:
     """An end that is one too low."""

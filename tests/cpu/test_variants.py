@@ -39,7 +39,7 @@ def counted(contraction: Contraction, target: Target) -> list[tuple[int, int]]:
     return found
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(contraction=contractions(), width=st.sampled_from(sorted(WIDTHS)))
 def test_code_is_counted_before_it_is_written(contraction: Contraction, width: str) -> None:
     assert all(sums == expected for sums, expected in counted(contraction, WIDTHS[width]))

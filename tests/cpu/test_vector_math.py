@@ -258,6 +258,7 @@ def test_fused_multiply_add_without_instructions_is_exact(dtype: str, size: type
             assert same.all()
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("target_name", target_names())
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_compiles_for_every_target_without_calls(target_name: str, name: str) -> None:

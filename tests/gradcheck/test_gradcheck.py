@@ -54,6 +54,7 @@ def missing_mask(self: Any, rule: Any, g: Value, y: Value, x: Value) -> Any:
 # --- Reports
 
 
+@pytest.mark.exhaustive
 def test_same_seed_gives_the_same_report() -> None:
     names = ["Softmax", "Gather", "MaxPool"]
     first, second = (check_registry(names, 4, seed=7, programs=2) for _ in range(2))

@@ -38,6 +38,7 @@ def caught(mistake: Mistake) -> bool:
         return mistake.find()
 
 
+@pytest.mark.spread(12)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name.replace(" ", "-"))
 def test_planted_mistake_is_caught(mistake: Mistake) -> None:
     CAUGHT[mistake.name] = False

@@ -20,6 +20,7 @@ SHARE = 10
 """One test in so many is checked here."""
 
 
+@pytest.mark.exhaustive
 def test_a_part_is_right() -> None:
     chosen = [name for name in matching() if crc32(name.encode()) % SHARE == 0]
     found = [run_named(name) for name in chosen]

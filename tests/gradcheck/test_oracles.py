@@ -241,6 +241,7 @@ def test_onnx_runtime_gives_small_floats_as_bytes() -> None:
 # --- Runs
 
 
+@pytest.mark.exhaustive
 def test_processes_find_the_same() -> None:
     names = ["Add", "Gather", "Softmax", "ArgMax"]
     oracles = (*SLOPES, "edges")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from rich.console import Console
 
 import glowtrain as gt
@@ -277,7 +277,6 @@ def _has_gradient(key: str, example: int) -> bool:
     return bool(operands_with_gradients(drawn(class_of(key), 0, example)))
 
 
-@settings(max_examples=40)
 @given(case=cases())
 def test_reports_on_any_program(case: Case) -> None:
     step = case.step

@@ -186,6 +186,7 @@ def test_a_mistake_fits_code_in_which_operands_got_names(mistake: Mistake) -> No
             assert len(matches(pattern(mistake), tree)) == 1
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     "name",
     [

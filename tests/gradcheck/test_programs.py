@@ -50,12 +50,14 @@ def test_native_code(case: Case) -> None:
     assert not failures(case, *NATIVE)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("start", range(0, 60, 20))
 def test_seeded_programs(start: int) -> None:
     for example in range(start, start + 20):
         assert not failures(drawn_case(0, example), *RUNGS)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("start", range(0, 24, 8))
 def test_seeded_programs_as_native_code(start: int) -> None:
     for example in range(start, start + 8):
@@ -162,6 +164,7 @@ def test_a_saved_program_is_the_same_program(tmp_path: Path) -> None:
             )
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("oracle", "largest", "mistake"),
     [
@@ -204,6 +207,7 @@ def test_a_run_keeps_the_programs_that_fail(tmp_path: Path, monkeypatch: pytest.
     assert main([str(file)]) == 1
 
 
+@pytest.mark.exhaustive
 def test_programs_alone_go_on_every_rung_and_from_where_a_run_ended() -> None:
     whole = check_registry([], programs=6, seed=8)
     parts = [check_registry([], programs=count, first=first, seed=8) for first, count in ((0, 4), (4, 2))]

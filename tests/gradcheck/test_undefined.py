@@ -111,6 +111,7 @@ def test_the_check_sees_a_cast() -> None:
 TAKES_SORTED = {SearchSorted: "its numbers must be sorted, and the ends of a type are put anywhere"}
 
 
+@pytest.mark.spread
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     ("run", "examples"), [(run_lowered, EXAMPLES), (run_compiled, 1)], ids=["evaluator", "compiled"]
@@ -152,6 +153,7 @@ def apart(found: Array, wanted: Array) -> bool:
     return bool((~close | zeros).any())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("without", "blas"), [("AVX2", ""), ("SSE4", "Nehalem")])
 def test_references_are_the_same_by_other_instructions(without: str, blas: str, tmp_path: Path) -> None:
     """But for the last bits of sums and of what is not rounded correctly."""

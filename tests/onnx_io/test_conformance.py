@@ -22,6 +22,7 @@ def listed() -> set[str]:
     return set(re.findall(r"`(test_\w+)`", PAGE.read_text(encoding="utf-8").split("## What does not pass")[1]))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_part_passes_on_the_cpu_backend(shard: int) -> None:
     known = listed()
@@ -35,6 +36,7 @@ def test_a_part_passes_on_the_cpu_backend(shard: int) -> None:
 MODELS = [test for test in matching("") if test.kind in ("simple", "light models") and test.name not in listed()]
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("test", MODELS, ids=lambda test: test.name)
 def test_models_with_their_data_in_the_package(test: ConformanceCase) -> None:
     """All of them: other models of the package's suite are downloaded, and left out."""

@@ -18,6 +18,7 @@ from tests.onnx_io.seeds import corpus
 COUNT = 400
 
 
+@pytest.mark.exhaustive
 def test_mutants(record_property: Callable[[str, object], None]) -> None:
     """Bytes and protobuf fields of models by hand, of gt.save and of ONNX's simple and pytorch-operator tests."""
     tally = campaign(COUNT, seed=20, native_share=0.25, node_tests=False)

@@ -123,6 +123,7 @@ NETWORKS: dict[str, tuple[gt.Template, tuple[str, ...], tuple[Dims, ...]]] = {
 }
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(("model", "by", "bindings"), NETWORKS.values(), ids=NETWORKS)
 def test_networks_with_open_dimensions(
     model: gt.Template, by: tuple[str, ...], bindings: tuple[Dims, ...], random: np.random.Generator

@@ -20,6 +20,7 @@ MODELS = {
 """Packages that ``make test`` fetches, and how many models they ship."""
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("package", MODELS)
 def test_agrees_with_onnx_runtime(package: str) -> None:
     pytest.importorskip("onnxruntime")

@@ -157,6 +157,7 @@ class TestTopK:
         x = np.random.default_rng(k).integers(0, 90, (3, 211, 2)).astype(np.float32)
         agrees(TopK(k, 1), x)
 
+    @pytest.mark.spread(8)
     @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32, np.uint32, np.int64, np.uint8])
     @pytest.mark.parametrize("n", [2, 37, 256, 1025])
     def test_the_sorting_network(self, n: int, dtype: Any) -> None:

@@ -78,12 +78,14 @@ def test_compiled(key: str) -> None:
         assert not bad(sample, oracles), described(sample)
 
 
+@pytest.mark.spread(50)
 @EVERY
 def test_the_same_bits_on_every_kind_of_processor(key: str) -> None:
     sample = drawn(operator_of(key), 2, 1)
     assert not bad(sample, ("targets",)), described(sample)
 
 
+@pytest.mark.spread(50)
 @EVERY
 def test_compiled_in_other_types(key: str) -> None:
     sample = drawn(operator_of(key), 1, 1)

@@ -91,6 +91,7 @@ def test_every_pass_keeps_the_meaning_of_random_graphs(data: st.DataObject) -> N
     check(drawing, drawing.graph())
 
 
+@pytest.mark.spread(10)
 @pytest.mark.parametrize("seed", range(40))
 def test_every_pass_keeps_the_meaning_of_larger_graphs(seed: int) -> None:
     drawing = RandomGraph(ChoiceDraw(seed))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.order.analysis import Free
@@ -64,7 +64,6 @@ def test_what_stays(body: str) -> None:
     assert split(given).instructions == given.instructions
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     groups=st.integers(2, 6),
     each=st.integers(2, 9),

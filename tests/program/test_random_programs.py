@@ -89,11 +89,13 @@ def test_text_passes_and_plans_agree(data: st.DataObject) -> None:
     check(HypothesisDraw(data.draw))
 
 
+@pytest.mark.spread(10)
 @pytest.mark.parametrize("seed", range(60))
 def test_text_passes_and_plans_agree_on_larger_programs(seed: int) -> None:
     check(ChoiceDraw(seed))
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_native_code_agrees(seed: int) -> None:
     """Over one planned arena, on every target."""

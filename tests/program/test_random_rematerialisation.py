@@ -59,6 +59,7 @@ def all_drops(timeline: Timeline) -> list[Drop]:
     return [drop for drop in drops if drop.frees(position) > 0 and timeline.raises_to(drop) < timeline.peak]
 
 
+@pytest.mark.exhaustive
 def test_greedy_choices_come_near_the_best_ones() -> None:
     """On small programs, against all sequences of drops in one round, without kernels that compute what they read."""
     ratios = []
@@ -79,6 +80,7 @@ def best_of_all(self: passes._Dropping, position: int, least: int) -> Drop | Non
     return max(possible, key=lambda each: each[0])[1] if possible else None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("budget", [SMALLEST, Budget(0.25, modest=False), Budget(0.02, modest=False)], ids=str)
 def test_bounds_leave_out_no_drop_that_is_the_best(monkeypatch: pytest.MonkeyPatch, budget: Budget) -> None:
     every = [program for program, _ in (*islice(programs(), 12), *islice(programs_of_rows(), 3))]
@@ -121,6 +123,7 @@ def in_slices(monkeypatch: pytest.MonkeyPatch) -> Rematerialize:
     return Rematerialize(SMALLEST, limits=Limits(sums=gt.Cpu().facts.sums))
 
 
+@pytest.mark.exhaustive
 def test_groups_in_slices_with_copies_among_them_keep_their_results(in_slices: Rematerialize) -> None:
     assert differing(in_slices, programs_of_rows) == 0
     found = [in_slices.run(program) for program, _ in programs_of_rows()]
@@ -129,6 +132,7 @@ def test_groups_in_slices_with_copies_among_them_keep_their_results(in_slices: R
     assert sum(any(b.name.endswith(SUFFIX) for b in program.buffers) for program in sliced) > 4
 
 
+@pytest.mark.exhaustive
 def test_kernels_that_read_across_slices_are_seen(in_slices: Rematerialize, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the subscripts are, a kernel is taken to go along the rows of all that it touches."""
 
@@ -178,6 +182,7 @@ def test_a_result_in_place_of_elements_that_are_still_read_is_seen(monkeypatch: 
     assert differing(ReuseOperands()) > 0
 
 
+@pytest.mark.exhaustive
 def test_a_copy_at_other_subscripts_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Off by one: what is made again reads the neighbours of what it read the first time."""
     copied = Recomputation.copy

@@ -79,6 +79,7 @@ SMALL = budget_of("small")
 # --- budgets
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("share", [1.0, 0.95, 0.9])
 def test_a_limit_is_kept_to_the_byte(kind: str, share: float) -> None:
@@ -199,6 +200,7 @@ def test_what_is_no_budget_is_an_error(given: Memory) -> None:
 # --- bits
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_has_the_same_bits_with_any_budget(kind: str) -> None:
     """Compiled, dropout and running statistics included."""

@@ -121,6 +121,7 @@ def test_random_programs_compute_what_rounding_by_hand_gives() -> None:
     assert sum(map(len, narrowed)) > 100
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("budget", [UNSAID, KEEP, budget_of("small"), SMALLEST], ids=repr)
 def test_random_programs_pass_through_every_budget(budget: Budget) -> None:
     """What is computed again, or not, changes no bit of what waits where the same results do."""

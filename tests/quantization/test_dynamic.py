@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import glowtrain as gt
@@ -53,7 +53,6 @@ def by_definition(x: Array, w: Array) -> Array:
     return np.asarray(total * columns.astype(np.float64) * rows)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     m=st.integers(1, 40), n=st.integers(1, 40), k=st.integers(1, 90), target=st.sampled_from(TARGETS),
     seed=st.integers(0, 99), zeros=st.booleans(),

@@ -96,6 +96,7 @@ def test_the_cpu_backend_is_made_for_the_processor_that_reads_it(tmp_path: Path)
     assert pickled(Cpu(Target.named("scalar"))).target == Target.named("scalar")
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("model", [net, net.bind({"batch": 8})], ids=["open", "bound"])
 def test_a_trainer_goes_on_to_the_same_bits(
     model: gt.Graph | gt.Template, again: Again, backend: str, points: Points, tmp_path: Path

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import glowtrain as gt
 from glowtrain.backends.interpreter import evaluate
@@ -36,7 +36,6 @@ def cuts(output: Value, value: Value) -> list[tuple[str, str]]:
     return [(cut.node.operator.key(), cut.kind) for cut in Flow([output]).of(value).cuts]
 
 
-@settings(max_examples=60)
 @given(case=cases())
 def test_ways_are_those_of_the_reverse_walk(case: Case) -> None:
     """A leaf is reached differentiably where a gradient arrives that is not always zero; else every way has a cut."""
@@ -55,7 +54,6 @@ def test_ways_are_those_of_the_reverse_walk(case: Case) -> None:
     assert not any(values[value].any() for value in zeros)
 
 
-@settings(max_examples=40)
 @given(case=cases())
 def test_what_is_not_depended_on_changes_nothing(case: Case) -> None:
     flow = Flow(case.losses)

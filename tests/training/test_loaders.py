@@ -32,6 +32,7 @@ SOURCES: dict[str, Callable[[list[Batch]], Any]] = {
 }
 
 
+@pytest.mark.spread(9)
 @pytest.mark.parametrize("prefetch", [None, 0, 1])
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_source_of_batches_has_the_bits_of_arrays(
@@ -75,6 +76,7 @@ def small() -> gt.Template:
     return small
 
 
+@pytest.mark.exhaustive
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=12), prefetch=st.sampled_from([None, 0, 1, 3]))
 def test_any_sizes_of_batches_have_the_bits_of_steps(
     small: gt.Template, sizes: list[int], prefetch: int | None

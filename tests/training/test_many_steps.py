@@ -68,6 +68,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 # --- the same bits ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize(
     "optimizer",
     [

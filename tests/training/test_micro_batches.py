@@ -90,6 +90,7 @@ MODELS = (images, rows, words)
 # --- bits
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("model", "count"), [(images, 2), (images, 4), (rows, 4), (rows, BATCH), (words, 2), (words, BATCH)]
 )
@@ -103,6 +104,7 @@ def test_an_update_is_that_of_accumulated_gradients_to_the_bit(model: Template, 
         assert same_bits(split, whole)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("model", MODELS)
 def test_bits_are_the_same_with_any_budget(model: Template) -> None:
     made = [trainers(model, 3, memory)[0] for memory in ("keep", None, "small", SMALLEST)]
@@ -112,6 +114,7 @@ def test_bits_are_the_same_with_any_budget(model: Template) -> None:
     assert all(same_bits(made[0], other) for other in made[1:])
 
 
+@pytest.mark.exhaustive
 @given(count=st.integers(1, 6), size=st.integers(1, 5), seed=st.integers(0, 99))
 @settings(max_examples=5, deadline=None)
 def test_any_number_of_parts_of_any_size(count: int, size: int, seed: int) -> None:
@@ -195,6 +198,7 @@ def test_activations_are_those_of_one_part(model: Template) -> None:
     assert small.arena <= part.arena + 2 * gradients + 4096
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("model", [images, rows])
 def test_within_parts_results_are_computed_again_too(model: Template) -> None:
     kept, least = (step_plan(model, 2, memory, 256) for memory in ("keep", SMALLEST))
@@ -305,6 +309,7 @@ def needed(count: int, memory: Memory) -> int:
     return plan.arena + sum(buffer.type.nbytes for buffer in plan.program.variables.values())
 
 
+@pytest.mark.exhaustive
 def test_an_error_says_how_many_parts_would_do() -> None:
     """As few as it takes, with their bytes; that many keep the budget, and one part fewer does not."""
     limit = needed(4, SMALLEST)
@@ -322,6 +327,7 @@ def test_an_error_says_how_many_parts_would_do() -> None:
         trainer_of(rows, "cpu", memory=limit, micro_batches=count // 2).memory(256)
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_proposed_that_would_not_do() -> None:
     """Neither where no parts are small enough, nor where a batch cannot be split."""
     variables = sum(array.nbytes for array in trainer_of(rows, "cpu").variables().values())
@@ -367,6 +373,7 @@ def test_fit_takes_every_batch_in_parts() -> None:
     assert same_bits(split, whole)
 
 
+@pytest.mark.exhaustive
 def test_a_share_is_of_the_whole_batch() -> None:
     trainer = trainer_of(images, "cpu", memory=0.3, micro_batches="auto")
     kept = trainer_of(images, "cpu", memory="keep").memory(64)

@@ -24,6 +24,7 @@ def trainer(threads: int | None) -> gt.Trainer:
     return gt.Trainer(MODEL, "softmax_cross_entropy", gt.optim.Adam(1e-3), threads=threads)
 
 
+@pytest.mark.exhaustive
 def test_fit_gives_the_same_bits() -> None:
     random = np.random.default_rng(0)
     x, y = random.normal(size=(70, 1, 12, 12)).astype(np.float32), random.integers(0, 10, 70)

@@ -186,6 +186,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], Callable[[int], float]]] = {
 }
 
 
+@pytest.mark.spread(20)
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_100_steps_agree_with_numpy_in_f64_with_every_option(name: str, option: str) -> None:
@@ -229,6 +230,7 @@ def test_zero_gradients_keep_parameters_to_the_bit(name: str, backend: str) -> N
     assert run["optimizer.step"] == 3
 
 
+@pytest.mark.spread(15)
 @pytest.mark.parametrize("name", CASES)
 def test_permuted_elements_are_updated_alike(name: str, backend: str) -> None:
     """Every element follows its own history: permuted starts and gradients give the permuted result, to the bit."""
@@ -239,6 +241,7 @@ def test_permuted_elements_are_updated_alike(name: str, backend: str) -> None:
         np.testing.assert_array_equal(run(gradient)[order], permuted(gradient[order]))
 
 
+@pytest.mark.spread(15)
 @pytest.mark.parametrize("name", CASES)
 def test_reflected_problems_have_reflected_steps(name: str, backend: str) -> None:
     """Minus the start and minus the gradients give minus the result: every rule is odd."""

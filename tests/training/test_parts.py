@@ -62,6 +62,7 @@ def part_of(array: Array, bounds: Bounds | None) -> Array:
     return array if bounds is None else array[tuple(slice(taken.start, taken.stop) for taken in bounds)]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_full_training(case: str) -> None:
     model, trainable = CASES[case]
@@ -80,6 +81,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_updates_the_part_alone(case: str, optimizer: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from glowtrain.backends.device import DeviceFacts
@@ -40,7 +40,6 @@ def devices(random: np.random.Generator, count: int, backend: str) -> list[Plain
     ]
 
 
-@settings(max_examples=40)
 @given(case=cases(), data=st.data())
 def test_parts_on_the_interpreter(case: Case, data: st.DataObject) -> None:
     """Anywhere, steps with several losses, states and counters as well."""
