@@ -225,13 +225,12 @@ def recurrence() -> Graph:
 
 
 def test_golden_programs(golden: Golden) -> None:
-    for graph in (mlp(), attention(), convolution(), recurrence()):
+    for graph in (attention(), convolution(), recurrence()):
         golden(f"{graph.name}.program.txt", to_text(lower(graph)))
 
 
-def test_golden_plans(golden: Golden) -> None:
-    for graph in (mlp(), attention(), convolution(), recurrence()):
-        golden(f"{graph.name}.plan.txt", plan_text(plan(schedule(fuse(assign_layouts(lower(graph)))))))
+def test_golden_plan(golden: Golden) -> None:
+    golden("mlp.plan.txt", plan_text(plan(schedule(fuse(assign_layouts(lower(mlp())))))))
 
 
 def test_equal_programs_have_equal_text() -> None:
