@@ -83,6 +83,7 @@ class TestProfiles:
         path.write_text(json.dumps(plain))
         gt.quantize(chain(seed=1), rows(), profile=Profile.load(path))
 
+    @pytest.mark.spread(4)
     @pytest.mark.parametrize(
         ("damage", "said"),
         [
@@ -149,6 +150,7 @@ class TestActivations:
             ("Relu", "only zeros were observed"),
         ]
 
+    @pytest.mark.spread(4)
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     def test_numbers_that_are_none(self, method: str, bad: float) -> None:
         x = rows()

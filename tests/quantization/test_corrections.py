@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import pytest
 
 import glowtrain as gt
 from glowtrain import nn
@@ -142,5 +143,6 @@ class TestRounding:
         sixteen = Recipe(Scheme(u16), Scheme(i16, "symmetric", "channel"), only=["last"], round_weights=1)
         assert quantized(sixteen).fixed == {}
 
+    @pytest.mark.exhaustive
     def test_with_bias_correction(self) -> None:
         assert noise(self.RECIPE.with_(correct_bias=True)) > noise(self.PLAIN) + 1

@@ -99,6 +99,7 @@ def operators(graph: Graph, kind: type) -> int:
 # --- what training begins with ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("recipe", [Recipe(), INT4], ids=["int8", "int4"])
 def test_begins_as_the_calibrated_model(
     recipe: Recipe, digits: data.Dataset, trained: dict[str, Array], profile: Profile
@@ -186,6 +187,7 @@ def test_what_is_trained_is_what_is_exported(digits: data.Dataset, trained: dict
     assert min(moved) > 1e-3
 
 
+@pytest.mark.exhaustive
 def test_running_statistics_stay_once_frozen(digits: data.Dataset, trained: dict[str, Array], profile: Profile) -> None:
     frozen = freeze(prepare_training(digits_net, profile, state=trained))
     assert operators(bound(frozen), BatchNormalization) == 0
@@ -196,6 +198,7 @@ def test_running_statistics_stay_once_frozen(digits: data.Dataset, trained: dict
     assert np.abs(after["norm2.scale"] - trained["norm2.scale"]).max() > 1e-4
 
 
+@pytest.mark.exhaustive
 def test_a_frozen_trainer_measures_what_the_one_before_it_did(
     digits: data.Dataset, trained: dict[str, Array], profile: Profile
 ) -> None:

@@ -74,6 +74,7 @@ class TestAnalysis:
         expected = decibels((weight**2).sum(), ((weight - rounded) ** 2).sum())
         assert rows["Clip"].weight_decibels == pytest.approx(expected, abs=1e-6)
 
+    @pytest.mark.exhaustive
     def test_the_ranking_finds_the_layer_that_is_hurt(self) -> None:
         """One layer's weights span six orders of magnitude under one scale, so all but a few become 0."""
         model, state = mobile(), state_of(mobile())

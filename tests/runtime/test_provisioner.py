@@ -76,6 +76,7 @@ def calls() -> list[tuple[str, int, int]]:
         ]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("made", [ScriptedDevice, ScriptedMemory])
 @pytest.mark.parametrize("error", [DeviceError("injected"), ValueError("injected"), DeviceLostError("injected")])
 def test_a_failure_at_any_call(made: Made, error: Exception) -> None:

@@ -65,6 +65,7 @@ def _rows(batch: Mapping[str, Array], part: int, parts: int) -> dict[str, Array]
     return {name: array[part * size : (part + 1) * size] for name, array in batch.items()}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("devices", "parts"), [(1, 1), (1, 3), (2, 2), (2, 4), (3, 3), (3, 6)])
 def test_any_number_of_devices_gives_the_bits_of_one(devices: int, parts: int) -> None:
     alone, split = _trainer(accumulate=parts), _trainer()

@@ -63,6 +63,7 @@ def test_training_steps_of_resnet_50(count: int, cpu: gt.Cpu, random: np.random.
     check(graph, feeds, cpu, count, 0.9 if count == 2 else 0.8, steps=3)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("count", [2, 3])
 def test_training_steps_of_a_gpt(count: int, cpu: gt.Cpu, random: np.random.Generator) -> None:
     graph, feeds = step_of(gpt(), gt.optim.AdamW(1e-2), **gpt_inputs(random))

@@ -63,6 +63,7 @@ def test_values_that_pass_in_another_order_than_in_the_whole_give_other_bits(
     assert differing(graph, cut_at(graph, [14], "cpu"), inputs, "cpu", steps=2)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_recurrences_and_attention(backend: str, random: np.random.Generator) -> None:
     labels = random.integers(0, 10, 4)
