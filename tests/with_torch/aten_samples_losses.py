@@ -143,27 +143,12 @@ loss(
     real(4, 3),
     exactly(1, -1, -1, 1),
 )
-loss("nn.TripletMarginLoss", lambda how: nn.TripletMarginLoss(reduction=how), real(4, 3), real(4, 3), real(4, 3))
 loss(
     "nn.TripletMarginLoss swapped",
     lambda how: nn.TripletMarginLoss(swap=True, p=1, reduction=how),
     real(4, 3),
     real(4, 3),
     real(4, 3),
-)
-loss(
-    "nn.TripletMarginWithDistanceLoss",
-    lambda how: nn.TripletMarginWithDistanceLoss(reduction=how),
-    real(4, 3),
-    real(4, 3),
-    real(4, 3),
-)
-loss("nn.SoftMarginLoss", lambda how: nn.SoftMarginLoss(reduction=how), real(4), exactly(1, -1, -1, 1))
-loss(
-    "nn.MultiLabelSoftMarginLoss",
-    lambda how: nn.MultiLabelSoftMarginLoss(reduction=how),
-    real(4, 3),
-    real(4, 3, low=0, high=1),
 )
 loss("nn.MultiMarginLoss", lambda how: nn.MultiMarginLoss(reduction=how), real(4, 5), whole(4))
 loss(

@@ -6,11 +6,13 @@ import re
 from typing import Any
 
 import pytest
-from opinfo import COMPILED, DIFFERS, FALLS_BACK, RAISES, Outcome
+from opinfo import COMPILED, DIFFERS, ENTRIES, FALLS_BACK, RAISES, Outcome
 from opinfo_table import NAMES, PAGE, left_to_pytorch, outcome, reason, table, worst
 
 from glowtrain.graph import Value
+from glowtrain.ops.elementwise.logic import Not
 from glowtrain.torch.aten import TABLE, AtenCall
+from glowtrain.types import boolean
 
 TEXT = PAGE.read_text(encoding="utf-8")
 LEFT = left_to_pytorch(TEXT)
@@ -49,6 +51,21 @@ def test_mistakes_in_the_table_are_seen(
     found = outcome(name)
     assert found is not None
     assert found.state == state
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_mistake_in_an_entry_without_a_sample_is_seen(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = TABLE[entry]
+
+    def wrong(call: AtenCall, *args: Any, **named: Any) -> Any:
+        first, *rest = results if isinstance(results := right(call, *args, **named), (list, tuple)) else (results,)
+        planted = Not()(first) if first.dtype == boolean else first * 3 + 2
+        return type(results)((planted, *rest)) if isinstance(results, (list, tuple)) else planted
+
+    monkeypatch.setitem(TABLE, entry, wrong)
+    found = outcome(ENTRIES[entry])
+    assert found is not None
+    assert found.state in (DIFFERS, RAISES)
 
 
 def test_what_the_page_counts_is_what_it_lists() -> None:
