@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import partial
 from threading import Condition, RLock
@@ -244,4 +245,6 @@ def _reason(error: BaseException) -> str:
     """Why a request failed, in Triton's words."""
     if isinstance(error, (QueueFullError, DeadlineError)):
         return "REJECTED"
+    if isinstance(error, CancelledError):
+        return "CANCELED"
     return "BACKEND" if isinstance(error, DeviceError) else "OTHER"

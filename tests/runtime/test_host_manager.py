@@ -84,6 +84,20 @@ def test_full_queues_name_the_limit(host: HostManager, gate: Gate) -> None:
     assert host.network("net").pending == 0
 
 
+def test_rows_of_a_cancelled_request_that_are_in_no_batch_yet_do_not_run(host: HostManager, gate: Gate) -> None:
+    gate.close()
+    running = ask(host, 0, 100)
+    assert gate.reached.wait(60)
+    assert not running.cancel()
+    gate.open()
+    with pytest.raises(CancelledError):
+        running.result(60)
+    np.testing.assert_array_equal(ask(host, 2).result()["y"], tripled(rows(2, 1)))
+    assert value(host, "nv_inference_count") < 100
+    assert value(host, "nv_inference_request_failure", reason="CANCELED") == 1
+    assert host.network("net").pending == 0
+
+
 def test_cancelled_requests_do_not_run(host: HostManager, gate: Gate) -> None:
     gate.close()
     running = ask(host, 0)

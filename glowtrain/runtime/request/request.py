@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,8 @@ class RequestFuture(Future[Any]):
         super().__init__()
         self._turn = Lock()
         self._begun = False
+        self.unwanted = False
+        """Whether it was cancelled after it had begun."""
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """Call ``fn`` with this future when it is done. What it raises is logged, whatever it is: the thread that calls
@@ -51,11 +53,13 @@ class RequestFuture(Future[Any]):
             return self.set_running_or_notify_cancel()
 
     def cancel(self) -> bool:
-        """Cancel it, unless it has begun. ``concurrent.futures.wait`` learns of it here: a request that is cancelled
-        leaves its queue, so nobody would come to begin it."""
+        """Cancel it, unless it has begun: then rows that are in no batch yet do not run, and it ends with
+        ``CancelledError``. ``concurrent.futures.wait`` learns of it here: a request that is cancelled leaves its queue,
+        so nobody would come to begin it."""
         cancelled = super().cancel()
         if cancelled:
             self.begin()
+        self.unwanted = not cancelled
         return cancelled
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -136,6 +140,8 @@ class NetworkRequest:
                 result[begin:end] = own[name]
             self._answered += end - begin
             complete = self._answered == self.rows
+        if self.future.unwanted and not complete:
+            return self.fail(CancelledError())
         return complete and self._end(self._results)
 
     def fail(self, error: BaseException) -> bool:
