@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -147,21 +147,27 @@ class InferenceService:
         self._check_open_to_clients()
         if parameters:
             raise InputError(f"a model is loaded as its folder says; parameters {sorted(parameters)} are not taken")
-        async with self._one_at_a_time:
-            try:
-                await in_daemon(partial(self._repository.load, name), "serving: loading")
-            except GlowtrainError as error:
-                LOGGER.warning("loading failed", extra={"fields": {"model": name, "error": str(error)}})
-                error.args = (self._repository.public(error),)
-                raise
+        try:
+            await self._alone(partial(self._repository.load, name), "serving: loading")
+        except GlowtrainError as error:
+            LOGGER.warning("loading failed", extra={"fields": {"model": name, "error": str(error)}})
+            error.args = (self._repository.public(error),)
+            raise
 
     async def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Unload all versions of a model; their requests are answered first. Raises :class:`UnknownNetworkError`."""
         self._check_open_to_clients()
         if set(parameters) - {"unload_dependents"}:  # no model depends on another here
             raise InputError(f"parameters {sorted(parameters)} are not taken; unload_dependents is")
-        async with self._one_at_a_time:
-            await in_daemon(partial(self._repository.unload, name), "serving: unloading")
+        await self._alone(partial(self._repository.unload, name), "serving: unloading")
+
+    async def _alone(self, change: Callable[[], None], name: str) -> None:
+        """Change the repository when nobody else does. Who goes away meanwhile leaves what has begun alone, and others
+        wait for it all the same."""
+        await self._one_at_a_time.acquire()
+        changing = asyncio.create_task(in_daemon(change, name))
+        changing.add_done_callback(lambda _: self._one_at_a_time.release())
+        await asyncio.shield(changing)
 
     def _check_open_to_clients(self) -> None:
         if not self._repository.has_folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as over_grpc
@@ -19,6 +21,7 @@ import glowtrain as gt
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.runtime import HostManager
 from glowtrain.serving.repository import ModelOptions, Repository
+from glowtrain.serving.rpc.schema import message
 from glowtrain.serving.server import Server
 from glowtrain.serving.status import status_of
 from tests.serving.serving_networks import running, scaled, served
@@ -156,6 +159,20 @@ def test_only_models_of_the_folder_are_loaded(server: Server, name: str) -> None
         assert caught.value.status() == "StatusCode.NOT_FOUND"
         with pytest.raises(InferenceServerException, match="is loaded"):
             client.unload_model(name)
+
+
+def test_who_asks_again_and_again_and_goes_away_takes_no_threads(server: Server) -> None:
+    """What has begun is not begun once more beside it."""
+    load = message("RepositoryModelLoadRequest")(model_name="double").SerializeToString()
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelLoad")
+        most = 0
+        for _ in range(100):
+            with contextlib.suppress(grpc.RpcError):
+                call(load, timeout=0.005)
+            most = max(most, sum(thread.name == "serving: loading" for thread in threading.enumerate()))
+        assert call(load, timeout=60) == b""
+    assert most < 5  # threads that are about to end among them
 
 
 def test_configurations_of_clients_are_refused(client: Any) -> None:
