@@ -21,6 +21,8 @@ _REFUSED = {
     "classification": "outputs are not turned into classes: ask for the tensor",
 }
 """Parameters of Triton's extensions that change what an answer means, and why they are not taken."""
+MEANT = (*_REFUSED, "priority", "timeout")
+"""Parameters that are looked at, whichever way they come."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,14 @@ class InferAnswer:
     outputs: Mapping[str, Array] = field(default_factory=dict)
 
 
-def check_names(names: Iterable[str], what: str) -> None:
-    """Raise :class:`InputError` if one comes twice."""
-    seen: set[str] = set()
+def check_names(names: Iterable[str], what: str) -> list[str]:
+    """The names. Raises :class:`InputError` if one comes twice."""
+    seen: dict[str, None] = {}
     for name in names:
         if name in seen:
             raise InputError(f"the {what} {name!r} is given twice")
-        seen.add(name)
+        seen[name] = None
+    return list(seen)
 
 
 def check_parameters(parameters: Collection[str], where: str) -> None:

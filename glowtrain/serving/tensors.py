@@ -1,17 +1,16 @@
 """The protocol's element types, and tensors as bytes and as lists of JSON.
 
-    bytes ::= the elements, row by row, little-endian; a BOOL is one byte, 0 or 1; an element of BYTES is its length as
-              4 bytes, then itself
+    bytes ::= the elements, row by row, little-endian; a BOOL is one byte, 0 or 1
     list  ::= the elements, row by row, in one list or in one a row, as deep as the shape
 
-FP16 and BF16 have no encoding as lists. Source: Open Inference Protocol v2 (kserve/open-inference-protocol,
-specification/protocol/inference_rest.md), and Triton's extension for binary tensor data.
+FP16 and BF16 have no encoding as lists. The protocol's BYTES, strings, are not here: no network has tensors of them.
+Source: Open Inference Protocol v2 (kserve/open-inference-protocol, specification/protocol/inference_rest.md), and
+Triton's extension for binary tensor data.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
@@ -40,9 +39,6 @@ from glowtrain.types import (
     u64,
 )
 
-BYTES = "BYTES"
-"""The type of strings of bytes: arrays of Python's ``bytes`` here. No network of ours has tensors of it."""
-
 NAMES: dict[DType, str] = {
     boolean: "BOOL",
     u8: "UINT8", u16: "UINT16", u32: "UINT32", u64: "UINT64",
@@ -56,17 +52,12 @@ BINARY_ONLY = ("FP16", "BF16")
 
 LARGEST_RANK = 32
 """Axes of a tensor in a request."""
-_LENGTH = struct.Struct("<I")
-_IN_JSON: dict[str, tuple[type, ...]] = {
-    "bool": (bool,), "int": (int,), "uint": (int,), "float": (int, float), BYTES: (str,)
-}  # fmt: skip
+_IN_JSON: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "uint": (int,), "float": (int, float)}
 """What elements are as JSON is read, by the kind of their type."""
 
 
 def datatype_of(array: Array) -> str:
     """The protocol's name of an array's element type. Raises :class:`InputError` for types that have none."""
-    if array.dtype == np.object_:
-        return BYTES
     return datatype(dtype_of(array.dtype))
 
 
@@ -79,8 +70,8 @@ def datatype(dtype: DType) -> str:
 
 def check_datatype(name: str, where: str) -> None:
     """Raise :class:`InputError` for what is no element type of the protocol."""
-    if name != BYTES and name not in _TYPES:
-        raise InputError(f"{where}: there is no datatype {name!r}; there are {', '.join(_TYPES)} and {BYTES}")
+    if name not in _TYPES:
+        raise InputError(f"{where}: there is no datatype {name!r} here; there are {', '.join(_TYPES)}")
 
 
 def check_shape(shape: Sequence[int], where: str) -> Shape:
@@ -100,8 +91,6 @@ def from_bytes(data: bytes | memoryview, name: str, shape: Shape, where: str) ->
 
     Raises :class:`InputError` for another number of bytes than the shape says, and for a BOOL that is neither 0 nor 1.
     """
-    if name == BYTES:
-        return _strings(data, shape, where)
     dtype = _TYPES[name]
     wanted = math.prod(shape) * dtype.size
     if len(data) != wanted:
@@ -117,34 +106,7 @@ def from_bytes(data: bytes | memoryview, name: str, shape: Shape, where: str) ->
 
 def to_bytes(array: Array) -> bytes:
     """The bytes that encode a tensor."""
-    if array.dtype == np.object_:
-        return b"".join(_LENGTH.pack(len(item)) + item for item in array.ravel())
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-
-
-def _strings(data: bytes | memoryview, shape: Shape, where: str) -> Array:
-    found: list[bytes] = []
-    begin, data = 0, bytes(data)
-    while begin < len(data):
-        text = begin + _LENGTH.size
-        if text > len(data) or (end := text + _LENGTH.unpack_from(data, begin)[0]) > len(data):
-            raise InputError(f"{where}: element {len(found)} of BYTES ends after the {plural(len(data), 'byte')} given")
-        found.append(data[text:end])
-        begin = end
-    return _array_of_objects(found, shape, where)
-
-
-def _array_of_objects(items: Sequence[object], shape: Shape, where: str) -> Array:
-    _check_count(len(items), shape, where)
-    array = np.empty(len(items), np.object_)
-    array[:] = items
-    return array.reshape(shape)
-
-
-def _check_count(count: int, shape: Shape, where: str) -> None:
-    if count != math.prod(shape):
-        wanted = plural(math.prod(shape), "element")
-        raise InputError(f"{where}: the shape {list(shape)} has {wanted}, and there are {count:,}")
 
 
 def from_list(data: object, name: str, shape: Shape, where: str) -> Array:
@@ -156,9 +118,7 @@ def from_list(data: object, name: str, shape: Shape, where: str) -> Array:
     if name in BINARY_ONLY:
         raise InputError(f"{where}: {name} has no encoding in JSON; send its bytes, with binary_data_size")
     elements = _flat(data, shape, where)
-    _check_kinds(elements, _IN_JSON[name if name == BYTES else _TYPES[name].kind], name, where)
-    if name == BYTES:
-        return from_elements([_utf8(text, where) for text in elements], name, shape, where)
+    _check_kinds(elements, _IN_JSON[_TYPES[name].kind], name, where)
     with np.errstate(over="ignore"):
         array = from_elements(elements, name, shape, where)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -166,21 +126,14 @@ def from_list(data: object, name: str, shape: Shape, where: str) -> Array:
     return array
 
 
-def _utf8(text: str, where: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise InputError(f"{where}: an element has half of a surrogate pair, which is no text") from None
-
-
 def from_elements(elements: Sequence[Any], name: str, shape: Shape, where: str) -> Array:
-    """The tensor of these elements, row by row: of Python's types, ``bytes`` for BYTES.
+    """The tensor of these elements, row by row: of Python's types.
 
     Raises :class:`InputError` for elements out of the type's range, and for another number of them than the shape says.
     """
-    _check_count(len(elements), shape, where)
-    if name == BYTES:
-        return _array_of_objects(elements, shape, where)
+    if len(elements) != math.prod(shape):
+        wanted = plural(math.prod(shape), "element")
+        raise InputError(f"{where}: the shape {list(shape)} has {wanted}, and there are {len(elements):,}")
     dtype = _TYPES[name]
     try:
         return np.array(elements, dtype.numpy).reshape(shape)
@@ -223,21 +176,12 @@ def _kind(value: object) -> str:
 def to_list(array: Array, where: str) -> list[Any]:
     """A tensor's elements as one list for JSON.
 
-    Raises :class:`InputError` for what JSON cannot say: FP16 and BF16, NaN and infinity, bytes that are no UTF-8.
+    Raises :class:`InputError` for what JSON cannot say: FP16 and BF16, NaN and infinity.
     """
     name = datatype_of(array)
     if name in BINARY_ONLY:
         raise InputError(f"{where}: {name} has no encoding in JSON; ask for its bytes, with binary_data")
-    if name == BYTES:
-        return [_text(item, where) for item in array.ravel()]
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InputError(f"{where}: it has NaN or infinity, which JSON cannot say; ask for its bytes, with binary_data")
     elements: list[Any] = array.ravel().tolist()
     return elements
-
-
-def _text(item: bytes, where: str) -> str:
-    try:
-        return item.decode()
-    except UnicodeDecodeError:
-        raise InputError(f"{where}: it has bytes that are no UTF-8; ask for its bytes, with binary_data") from None

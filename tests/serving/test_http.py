@@ -197,7 +197,7 @@ SIZED = {"name": "x", "datatype": "FP32", "shape": [1, 4], "parameters": {"binar
         (request(X, tensor([1.0], "w")), "'w' is not an input"),
         (request({**X, "datatype": "FP31"}), "no datatype 'FP31'"),
         (request({**X, "datatype": "FP64"}), "'x' must be f32[batch,4], not float64[1, 4]"),
-        (request({**X, "datatype": "BYTES", "data": list("abcd")}), "'x' must be f32[batch,4], not object[1, 4]"),
+        (request({**X, "datatype": "BYTES", "data": list("abcd")}), "there is no datatype 'BYTES' here"),
         (request({**FLAT, "shape": [4]}), "'x' must be f32[batch,4], not float32[4]"),
         (request({**FLAT, "shape": [2, 2]}), "'x' must be f32[batch,4], not float32[2, 2]"),
         (request({**X, "shape": [0, 4], "data": []}), "at least one row"),

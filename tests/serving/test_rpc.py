@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 
-from glowtrain.errors import DeadlineError, DeviceError, QueueFullError, UnavailableError
+from glowtrain.errors import DeadlineError, DeviceError, QueueFullError, RequestSizeError, UnavailableError
 from glowtrain.serving.access import Access
 from glowtrain.serving.rpc import messages
 from glowtrain.serving.rpc.schema import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
@@ -59,7 +59,6 @@ def test_elements_in_fields(server: Server) -> None:
         ("uint64_contents", "UINT64", [1 << 63, 5], [1 << 63, 5]),
         ("fp32_contents", "FP32", [0.5, float("inf")], [0.5, float("inf")]),
         ("fp64_contents", "FP64", [0.1, 1e300], [0.1, 1e300]),
-        ("bytes_contents", "BYTES", [b"a", b""], [b"a", b""]),
     ],
 )
 def test_every_field_of_elements(field: str, datatype: str, elements: list[Any], found: list[Any]) -> None:
@@ -120,6 +119,37 @@ def test_messages_that_are_too_large(server: Server) -> None:
         call(server, "ModelInfer", bytes(2 << 20))
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert call(server, "ServerLive", b"")
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        b"\x2a\x00" * (1 << 18),  # inputs
+        b"\x3a\x00" * (1 << 18),  # tensors in raw_input_contents
+        b"\x7a\x00" * (1 << 18),  # of fields that there are not
+        b"\x10\x00" * (1 << 20),
+        b"\x2a\x88\x80\x40" + b"\x2a\x84\x80\x40\x12\x80\x80\x40" + bytes(1 << 20),  # contents of an input
+        b"\x0a" + b"\xff" * (2 << 20),
+    ],
+)
+def test_messages_of_many_parts_are_refused_before_they_are_parsed(many: bytes) -> None:
+    """Two bytes may become a message of a hundred, and 64 MiB of them kept others waiting for half a minute."""
+    with pytest.raises(RequestSizeError, match="more than 1.0 MiB beside raw_input_contents"):
+        messages.check_beside(many)
+
+
+def test_bytes_of_tensors_and_short_messages_are_not_among_them() -> None:
+    said = with_raw(request(), bytes(3 << 20), bytes(3 << 20))
+    messages.check_beside(said.SerializeToString())
+    messages.check_beside(b"\xff" * 100)
+    messages.check_beside(b"")
+
+
+def test_such_messages_over_the_wire(server: Server) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(server, "ModelInfer", b"\x2a\x00" * (1 << 18))
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "beside raw_input_contents" in caught.value.details()
 
 
 def test_calls_that_there_are_not(server: Server) -> None:

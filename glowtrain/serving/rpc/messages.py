@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.errors import InputError
+from glowtrain.errors import InputError, RequestSizeError
+from glowtrain.memory.byte_size import byte_text
 from glowtrain.presentation.words import plural
 from glowtrain.serving.requests import (
+    MEANT,
     InferAnswer,
     InferRequest,
     RequestedOutput,
@@ -18,10 +20,9 @@ from glowtrain.serving.requests import (
     priority_of,
     timeout_of,
 )
-from glowtrain.serving.rpc.schema import Message, ModelInferResponse
+from glowtrain.serving.rpc.schema import Message, ModelInferRequest, ModelInferResponse
 from glowtrain.serving.tensors import (
     BINARY_ONLY,
-    BYTES,
     check_datatype,
     check_shape,
     datatype_of,
@@ -36,18 +37,48 @@ _CONTENTS = {
     "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents", "INT64": "int64_contents",
     "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents", "UINT64": "uint64_contents",
     "FP32": "fp32_contents", "FP64": "fp64_contents",
-    BYTES: "bytes_contents",
 }  # fmt: skip
 """Where a tensor's elements are, by its type."""
+BESIDE, FIELD = 1 << 20, 16
+"""Bytes of a message that are no raw tensors', at most, each field's counted as so many at least: others wait while
+they are parsed, and two of them may become an object of a hundred bytes."""
+_RAW = ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number << 3 | 2
+
+
+def check_beside(data: bytes) -> None:
+    """Raise :class:`RequestSizeError` for a message with more than :data:`BESIDE` bytes beside ``raw_input_contents``.
+
+    Source: Protocol Buffers, Encoding: a field is a key, whose last bits are 2 where a length follows, and a value.
+    """
+    position = beside = 0
+    while BESIDE // FIELD < len(data) > position:
+        key, begin = _varint(data, position)
+        size, begin = _varint(data, begin)
+        end = begin + size if key & 7 == 2 else len(data)
+        beside += max(FIELD, (begin if key == _RAW else end) - position)
+        if beside > BESIDE:
+            limit = byte_text(BESIDE)
+            raise RequestSizeError(f"the message has more than {limit} beside raw_input_contents: send tensors there")
+        position = end
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """A number, and where it ends; what is none is for the parser to refuse."""
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = data[position] if position < len(data) else 0
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+    return number, position
 
 
 def decode(message: Message, remaining: float | None) -> InferRequest:
     """The request of a message. ``remaining``: the seconds that its caller waits. Raises :class:`InputError`."""
     parameters = parameters_of(message.parameters, "the request")
-    named = [tensor.name for tensor in message.inputs]
-    check_names(named, "input")
-    outputs = [output.name for output in message.outputs]
-    check_names(outputs, "output")
+    named = check_names((tensor.name for tensor in message.inputs), "input")
+    outputs = check_names((output.name for output in message.outputs), "output")
     for output in message.outputs:
         parameters_of(output.parameters, f"output {output.name!r}")
     return InferRequest(
@@ -58,8 +89,9 @@ def decode(message: Message, remaining: float | None) -> InferRequest:
 
 
 def parameters_of(entries: Mapping[str, Message], where: str) -> dict[str, Any]:
-    """Parameters by name, as Python's values. Raises :class:`InputError` for those that are not supported."""
-    found = {name: _value(entry) for name, entry in entries.items()}
+    """Those parameters that mean something, as Python's values. Raises :class:`InputError` for those that are not
+    supported."""
+    found = {name: _value(entries[name]) for name in MEANT if name in entries}
     check_parameters(found, where)
     return found
 

@@ -210,6 +210,7 @@ class _Guard:
         self.access.check([value for key, value in metadata if key == "authorization"])
 
     def _parsed(self, data: bytes) -> Message:
+        messages.check_beside(data)
         try:
             return self.kind.FromString(data)
         except DecodeError as error:
