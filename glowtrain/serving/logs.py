@@ -50,10 +50,10 @@ def _word(value: object) -> str:
 
 
 def set_up(form: str, level: str) -> None:
-    """Write events of ``level`` and above to the error stream; also uvicorn's, which it writes about connections."""
+    """Write events of ``level`` and above to the error stream; also those of the libraries that have connections."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
-    for logger in (LOGGER, logging.getLogger("uvicorn"), logging.getLogger("grpc")):
+    for logger in (LOGGER, *map(logging.getLogger, ("asyncio", "grpc", "uvicorn"))):
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level.upper() if logger is LOGGER else logging.WARNING)
 

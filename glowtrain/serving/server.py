@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -23,7 +24,7 @@ from glowtrain.runtime.checks import seconds
 from glowtrain.serving.access import EVERYBODY, Access
 from glowtrain.serving.admission import Admission
 from glowtrain.serving.http.app import PATIENCE, application
-from glowtrain.serving.http.connections import LINGER, guarded
+from glowtrain.serving.http.connections import LINGER, SPARE, guarded
 from glowtrain.serving.http.large_json import JsonMessages
 from glowtrain.serving.logs import LOGGER
 from glowtrain.serving.repository import Repository
@@ -38,6 +39,8 @@ CONNECTIONS = 1000
 """Requests at once, unless it is said."""
 TOGETHER = 8
 """Requests of the largest size whose bytes may be there at once."""
+RESERVED, DESCRIPTORS = 128, 10240
+"""Descriptors of files that are no connections, and of all where the system has no limit: macOS has this one then."""
 AGE = 10
 """How many times as long as a request may take to arrive a connection of gRPC lives: then its client makes another."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -113,6 +116,10 @@ class Server:
         self._repository = repository
         self.admission = Admission(options.connections, TOGETHER * options.limit)
         self._waits = Waits(options.patience)
+        descriptors = max(2, _descriptors(own_process) - RESERVED)
+        self.http_connections = min(options.connections + SPARE, descriptors // 2)
+        """Over HTTP, at most: with a descriptor for each, health is answered whatever others do."""
+        self.grpc_connections = descriptors - self.http_connections
         self._failure: BaseException | None = None
 
     def run(self) -> None:
@@ -207,7 +214,7 @@ class Server:
         config = uvicorn.Config(
             application(self.service, options.access, options.limit, options.patience, json, self.admission),
             log_config=None, access_log=False, proxy_headers=False, lifespan="off", server_header=False, ws="none",
-            http=guarded(options.patience, options.connections, options.drain),
+            http=guarded(options.patience, self.http_connections, options.drain),
             ssl_certfile=options.certificate, ssl_keyfile=options.key,
             timeout_graceful_shutdown=max(1, round(options.drain)),
         )  # fmt: skip
@@ -221,6 +228,7 @@ class Server:
             "max_send_message_length": -1,
             "so_reuseport": 0,
             "server_handshake_timeout_ms": patience,
+            "max_allowed_incoming_connections": self.grpc_connections,
             "max_connection_idle_ms": patience,
             "max_connection_age_ms": AGE * patience,  # an answer that nobody reads ends no sooner
             "max_connection_age_grace_ms": patience,
@@ -230,6 +238,17 @@ class Server:
         if options.grpc_port is not None:
             self.grpc_port = _bound(server, options.address(options.grpc_port), options)
         return server
+
+
+def _descriptors(own_process: bool) -> int:
+    """How many files may be open at once: as many as the system lets this process have, if it may change that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if own_process:
+        hard = DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            return hard
+    return DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 class _HttpServer(uvicorn.Server):

@@ -62,6 +62,11 @@ def told(error: BaseException) -> str:
     """What a client is told of an error: its beginning, where it repeats a long name of the client's; of those that
     nobody foresaw, not more than that they happened."""
     if isinstance(error, GlowtrainError):
-        text = str(error).encode(errors="replace")
-        return text.decode() if len(text) <= LONGEST else f"{text[:LONGEST].decode(errors='ignore')}..."
+        return shortened(str(error))
     return "the server failed at this request; its log says why"
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text that clients make as long as they like."""
+    encoded = text.encode(errors="replace")
+    return encoded.decode() if len(encoded) <= LONGEST else f"{encoded[:LONGEST].decode(errors='ignore')}..."

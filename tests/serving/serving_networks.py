@@ -69,7 +69,13 @@ def served(
 @contextlib.contextmanager
 def running(service: InferenceService, repository: Any, **options: Any) -> Iterator[Server]:
     """A server on free ports, in a thread of its own."""
-    server = Server(service, repository, ServerOptions(port=0, grpc_port=0, **{"drain": 5.0, **options}))
+    given = ServerOptions(port=0, grpc_port=0, **{"drain": 5.0, **options})
+    with running_server(Server(service, repository, given)) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running_server(server: Server) -> Iterator[Server]:
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import resource
 import socket
 import threading
 import time
@@ -19,8 +20,8 @@ from glowtrain.serving.access import Access
 from glowtrain.serving.admission import Admission
 from glowtrain.serving.http.connections import HEAD, SPARE
 from glowtrain.serving.rpc.schema import ModelInferRequest
-from glowtrain.serving.server import Server
-from tests.serving.serving_networks import FakeHost, fake_service, running, scaled, served
+from glowtrain.serving.server import RESERVED, Server, ServerOptions
+from tests.serving.serving_networks import FakeHost, fake_service, running, running_server, scaled, served
 
 CALL = "/inference.GRPCInferenceService/"
 SLOW = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}).encode()
@@ -140,6 +141,42 @@ def test_clients_that_do_not_read_are_cut_off() -> None:
         while server.admission.admitted:
             time.sleep(0.01)
         assert server.admission.held == 0
+
+
+def test_clients_that_read_nothing_do_not_keep_health_from_others() -> None:
+    """With as many connections as there may be, each of which has answers to take."""
+    asking = 2000 * b"GET /v2/open_inference.yaml HTTP/1.1\r\nHost: h\r\n\r\n"
+    with running(*fake_service(FakeHost()), connections=2) as server, contextlib.ExitStack() as stack:
+        for _ in range(2 + SPARE):
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", server.port))
+            client.sendall(asking)
+        while not all(each.flow.write_paused for each in list(server._http.server_state.connections)):
+            time.sleep(0.01)
+        assert healthy(server)
+
+
+def test_there_is_a_descriptor_for_every_connection() -> None:
+    """Where the system lets the server have few, both ports share them."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (RESERVED + 40, limits[1]))
+    try:
+        server = Server(*fake_service(FakeHost()), ServerOptions())
+        assert (server.http_connections, server.grpc_connections) == (20, 20)
+        Server(*fake_service(FakeHost()), ServerOptions(), own_process=True)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == limits[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_connections_over_grpc_have_a_limit() -> None:
+    server = Server(*fake_service(FakeHost()), ServerOptions(port=0, grpc_port=0))
+    server.grpc_connections = 2
+    with running_server(server), contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", server.grpc_port), 30)) for _ in range(3)]
+        assert clients[0].recv(1)
+        assert ended(clients[2])
 
 
 LONG = b"X: " + b"a" * (HEAD + 1)

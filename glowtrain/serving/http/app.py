@@ -27,7 +27,7 @@ from glowtrain.serving.http.large_json import JsonMessages
 from glowtrain.serving.metrics import CONTENT_TYPE
 from glowtrain.serving.requests import flag_of, in_time
 from glowtrain.serving.service import InferenceService
-from glowtrain.serving.status import status_of, told
+from glowtrain.serving.status import shortened, status_of, told
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 AdmittedEndpoint = Callable[[Request, Admitted], Awaitable[Response]]
@@ -264,7 +264,8 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}", error.headers)
+    asked = shortened(f"{request.method} {request.scope['path']}")
+    return _error(error.status_code, f"{asked}: {error.detail}", error.headers)
 
 
 async def _gone(request: Request, error: Exception) -> Response:

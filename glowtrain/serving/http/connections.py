@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from http import HTTPStatus
+from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD = 1 << 16
@@ -24,15 +26,20 @@ class GuardedConnection(HttpToolsProtocol):
     It ends where the head of a request has not come within ``patience`` seconds since the connection was made, or since
     the head's first byte; where a head is too long; and where its client has not taken an answer for ``patience``
     seconds. Between requests uvicorn's own time-out holds. Beyond ``most`` connections, the one that has been idle
-    longest makes room.
+    longest makes room; where none is idle, the one whose client has not read for the longest.
+
+    Requests to go on with another protocol (``Upgrade: h2c``, which clients that can HTTP/2 begin with) are answered by
+    this one, as RFC 9110, 7.8 has it, and what comes in trailers is no header.
     """
 
+    parser: Any
     patience: float
     most: int
     linger: float
     _timer: asyncio.TimerHandle | None = None
     _writing: asyncio.TimerHandle | None = None
-    _idle_since = 0.0
+    _quiet_since = 0.0
+    """Since when nothing is worked on, or the client has not read."""
     _head = _unread = 0
     """Bytes of the head and trailers, and those of a request that httptools has made nothing of so far."""
 
@@ -44,15 +51,16 @@ class GuardedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=1, low=0)  # pause_writing means that the client does not read
-        self._idle_since = self.loop.time()
+        self._quiet_since = self.loop.time()
         self._watch()
         if len(self.connections) > self.most:
-            idle = [each for each in self.connections if each.idle and each is not self]
-            min(idle, key=lambda each: each._idle_since, default=self).transport.abort()
+            quiet = [each for each in self.connections if (each.idle or each.flow.write_paused) and each is not self]
+            min(quiet, key=lambda each: (not each.idle, each._quiet_since), default=self).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._unread += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         if self.transport.is_closing():
             return
         if self._unread > HEAD:
@@ -72,6 +80,33 @@ class GuardedConnection(HttpToolsProtocol):
             raise ValueError("the head is too long")
         super().on_header(name, value)
 
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self.headers: list[tuple[bytes, bytes]] = []  # for trailers: the request has the other list
+
+    def _should_upgrade(self) -> bool:
+        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._head_without_upgrade() + data[upgrade.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's is
+            except httptools.HttpParserError:
+                self.logger.warning("what came is no request of HTTP")
+                self.send_400_response("")
+                return
+
+    def _head_without_upgrade(self) -> bytes:
+        """The head that has been read: behind one with it, httptools takes nothing for HTTP."""
+        lines = [b"%b: %b\r\n" % header for header in self.scope["headers"] if header[0] != b"upgrade"]
+        start = self.parser.get_method(), self.url, self.parser.get_http_version().encode()
+        return b"".join([b"%b %b HTTP/%b\r\n" % start, *lines, b"\r\n"])
+
     def on_body(self, body: bytes) -> None:
         self._unread = max(0, self._unread - CHUNK * len(body))
         super().on_body(body)
@@ -90,11 +125,12 @@ class GuardedConnection(HttpToolsProtocol):
         self.transport.close()
 
     def on_response_complete(self) -> None:
-        self._idle_since = self.loop.time()
+        self._quiet_since = self.loop.time()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._quiet_since = self.loop.time()
         self._writing = self.loop.call_later(self.patience, self.transport.abort)
 
     def resume_writing(self) -> None:
@@ -129,8 +165,8 @@ class GuardedConnection(HttpToolsProtocol):
         self.transport.close()
 
 
-def guarded(patience: float, requests: int, drain: float) -> type[asyncio.Protocol]:
-    """Such connections, for so many requests at once, of a server that ends within ``drain`` seconds."""
-    limits = {"patience": patience, "most": requests + SPARE, "linger": min(LINGER, drain)}
+def guarded(patience: float, most: int, drain: float) -> type[asyncio.Protocol]:
+    """Such connections, so many at once, of a server that ends within ``drain`` seconds."""
+    limits = {"patience": patience, "most": most, "linger": min(LINGER, drain)}
     made: type[asyncio.Protocol] = type("GuardedConnection", (GuardedConnection,), limits)
     return made

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glowtrain.serving.logs import log_request
+from glowtrain.serving.status import shortened
 
 CLIENT_GONE = 499
 """The status that logs have of a request whose client went away; nobody gets it."""
@@ -37,4 +38,5 @@ class Events:
         try:
             await self._app(scope, receive, sent)
         finally:
-            log_request("http", f"{scope['method']} {scope['path']}", status, status, time.perf_counter() - began)
+            asked = shortened(f"{scope['method']} {scope['path']}")
+            log_request("http", asked, status, status, time.perf_counter() - began)
