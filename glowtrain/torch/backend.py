@@ -19,11 +19,11 @@ from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.forks import renew_in_children
 from glowtrain.torch.capture import Captured, captured, check_apart
 from glowtrain.torch.differentiable import Formula, compiled
-from glowtrain.torch.memory import row_major
+from glowtrain.torch.memory import Spans, address, array_of, row_major, span
 from glowtrain.torch.shapes import ByShape
 
-OWN = "_buffers_"
-"""What Dynamo's names of a module's buffers have in them."""
+OWN = "_buffers_", "_parameters_"
+"""What Dynamo's names of a module's tensors have in them."""
 
 torch._dynamo.config.allow_rnn = True  # LSTM, GRU and RNN would break graphs otherwise
 
@@ -75,11 +75,13 @@ class CapturedFunction:
             special = self._specialised(key, arguments)
         if special is None:
             return self._eager(arguments)
-        if special.foreign or special.partial:
+        if special.checks:
             try:
                 special.check(arguments)
             except GlowtrainError as error:
                 self._refuse(error)
+                return self._eager(arguments)
+            if not special.indices_hold(arguments):
                 return self._eager(arguments)
         return special(arguments)
 
@@ -137,9 +139,16 @@ class Specialised:
         ]
         self._changed = [at for at, leaf in enumerate(found.leaves) if leaf.name in changed]
         names = [str(node.target) for node in module.graph.nodes if node.op == "placeholder"]
-        self.foreign = [at for at in self._changed if OWN not in names[tensors[at]]]
+        modules = [any(owner in names[number] for owner in OWN) for number in tensors]
+        self._foreign = [at for at in self._changed if not modules[at]]
         """The tensors that are changed in place and are no buffers of the module."""
-        self.partial = formula.partial
+        self._own = [at for at in self._changed if modules[at]]
+        self._given = [at for at in range(len(tensors)) if not modules[at]]
+        self._places: tuple[list[int], Spans] = [], Spans(())
+        self._partial = formula.partial
+        leaves = [leaf.name for leaf in formula.leaves]
+        self._indices = [(leaves.index(use.input.name), use.counts_from_front) for use in formula.graph.index_uses]
+        self.checks = bool(self._changed or self._partial or self._indices)
         self._draws = found.draws
         self._returned = None if found.is_plain else found.returned
         special = self._rearranged or self._changed or self._draws or self._returned is not None
@@ -148,15 +157,33 @@ class Specialised:
 
     def check(self, arguments: Sequence[Any]) -> None:
         """Raise :class:`ModelError` where a call changes a tensor that shares memory with another one, and where hooks
-        on a gradient would be called though the loss reads no result of the tensor: Dynamo does not look at that."""
+        on a gradient would be called though the loss reads no result of the tensor: Dynamo does not look at that.
+        A module's own tensors were looked at when it was compiled."""
         tensors = [arguments[number] for number in self._tensors]
-        if any(tensors[at]._backward_hooks for at in self.partial):
+        if any(tensors[at]._backward_hooks or tensors[at]._post_accumulate_grad_hooks for at in self._partial):
             raise ModelError(
                 "a tensor with hooks on its gradient has to do with some results only: PyTorch would call the hooks "
                 "with None where only the others are read"
             )
-        for at, other in itertools.product(self.foreign, tensors):
+        for at, other in itertools.product(self._foreign, tensors):
             check_apart(tensors[at], other)
+        own = [tensors[at] for at in self._own]
+        if own and any(map(self._spans(own).meet, map(span, [tensors[at] for at in self._given]))):
+            raise ModelError("an argument shares memory with a buffer that is changed in place")
+
+    def _spans(self, own: Sequence[torch.Tensor]) -> Spans:
+        """Where the module's buffers lie now."""
+        addresses = list(map(address, own))
+        known, spans = self._places
+        if known != addresses:
+            spans = Spans(own)
+            self._places = addresses, spans
+        return spans
+
+    def indices_hold(self, arguments: Sequence[Any]) -> bool:
+        """Whether the arguments that are indices are such as PyTorch takes, and counted from the front."""
+        tensors = [arguments[number] for number in self._tensors]
+        return all(from_front(array_of(row_major(tensors[at]))) for at, from_front in self._indices)
 
     def __call__(self, arguments: Sequence[Any]) -> Any:
         if self._is_plain:

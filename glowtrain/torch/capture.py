@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -76,16 +77,20 @@ def captured(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Captured
     for number, argument in enumerate(arguments):
         _check(argument, number)
     check_calls(module)
-    computation = Computation(partial(replay, module), module=module)
+    enabled = torch.is_grad_enabled()
+    computation = Computation(partial(_replayed, module, enabled), module=module)
     with saved_tensors_hooks(_forgotten, _forgotten):  # a checkpoint around the call counts what is saved
         trace = traced(computation, [_plain(each) for each in arguments], mutable=True)
     check_shapes(trace)
+    if not enabled and any(connected.leaves for connected in trace.tape):
+        raise ModelError("it turns gradients on where its caller has turned them off")
     if trace.updates:
         raise ModelError(f"{next(iter(trace.updates))!r} is changed in place, and belongs to what was captured")
     tensors = dict(zip(trace.inputs, filter(_is_tensor, arguments), strict=True))
     _check_mutated([tensors[name] for name in trace.mutations], list(tensors.values()))
     leaves = {name: _leaf(tensor, name, name in trace.mutations) for name, tensor in tensors.items()}
     computed, returned = _returned(trace)
+    _check_shared(module, arguments, returned)
     random = RandomKey()
     wanted = [*computed, *trace.mutations.values()]
     found = read(replace(trace, results=wanted), leaves, random).results
@@ -94,6 +99,12 @@ def captured(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Captured
     keys = [random.key] if random.used else []
     tape = _tape(trace, returned, len(computed))
     return Captured([*leaves.values(), *keys], found[: len(computed)], returned, updates, random.used, tape)
+
+
+def _replayed(module: torch.fx.GraphModule, enabled: bool, *arguments: Any) -> Any:
+    """The module's results, where gradients flow or not as in the call."""
+    with torch.set_grad_enabled(enabled):
+        return replay(module, *arguments)
 
 
 def _forgotten(saved: Any) -> None:
@@ -170,6 +181,28 @@ def _returned(trace: Trace) -> tuple[list[torch.fx.Node], list[Returned]]:
         else:
             returned.append(Returned(computed=computed.setdefault(result, len(computed))))
     return list(computed), returned
+
+
+def _check_shared(module: torch.fx.GraphModule, arguments: Sequence[Any], returned: Sequence[Returned]) -> None:
+    """Raise :class:`ModelError` where results do not share memory with arguments and each other as PyTorch's do: what
+    copies there may not in a trace of row-major arguments, and what is a view may be computed. Views by PyTorch do."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    given = [_memory(node) for node, argument in zip(placeholders, arguments, strict=True) if _is_tensor(argument)]
+    results = map(_memory, pytree.tree_leaves([node.args[0] for node in module.graph.nodes if node.op == "output"]))
+    made = [each.computed if each.argument is None else given[each.argument] for each in returned]
+    plain = [each.argument is None or not each.views for each in returned]
+    pairs = [pair for pair in compress(zip(results, made, strict=True), plain) if None not in pair]
+    theirs, ours = ([*given, *memories] for memories in zip(*pairs, strict=True)) if pairs else ([], [])
+    if list(map(theirs.index, theirs)) != list(map(ours.index, ours)):
+        raise ModelError("its results share memory with each other or with arguments in other ways than copies would")
+
+
+def _memory(node: Any) -> int | None:
+    """The memory of what Dynamo saw a node give, as an address of PyTorch's."""
+    example = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(example, torch.Tensor) or example.layout is not torch.strided:
+        return None
+    return int(example.untyped_storage()._cdata)
 
 
 def _tape(trace: Trace, returned: Sequence[Returned], count: int) -> list[frozenset[int]]:

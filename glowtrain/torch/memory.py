@@ -143,13 +143,13 @@ class Spans:
         self._firsts = [first for first, _ in spans]
         self._ends = list(accumulate((end for _, end in spans), max))
 
-    def meet(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor, row-major, may have elements in common with one of them."""
-        first = tensor.data_ptr()
+    def meet(self, other: Span) -> bool:
+        """Whether the memory of another tensor may have elements in common with that of one of them."""
+        first, end = other
         before = bisect(self._firsts, first)
         if before and self._ends[before - 1] > first:
-            return True
-        return before < len(self._firsts) and self._firsts[before] < first + tensor.nbytes
+            return first < end
+        return before < len(self._firsts) and self._firsts[before] < end
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:

@@ -22,7 +22,7 @@ from glowtrain.optim import HYPER
 from glowtrain.stages import Options
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.loss import check_loss
-from glowtrain.torch.memory import Allocation, Spans, address, array_of, check_allocated, row_major, tensor_of
+from glowtrain.torch.memory import Allocation, Spans, address, array_of, check_allocated, row_major, span, tensor_of
 from glowtrain.torch.module import placed, variables_of
 from glowtrain.torch.optimizers import GroupedUpdates
 from glowtrain.torch.random_state import RandomState
@@ -194,7 +194,7 @@ class StepForShape:
         tensors = [row_major(leaves[number]) for number in self.leaves]
         for tensor in tensors:
             check_allocated(tensor, "an argument of the step")
-        return [tensor.clone() if self.written.meet(tensor) else tensor for tensor in tensors]
+        return [tensor.clone() if self.written.meet(span(tensor)) else tensor for tensor in tensors]
 
     def _announce(self) -> None:
         """Let PyTorch know of the step: autograd, of tensors that change, and schedulers, which warn of loops without

@@ -177,12 +177,21 @@ class Heads(nn.Module):
         return self.first(x), self.second(x)
 
 
+def triple(parameter: torch.Tensor) -> None:
+    parameter.grad.mul_(3)
+
+
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("read", [(0,), (1,), (0, 1)])
-def test_hooks_on_parameters_of_results_that_are_not_read(read: tuple[int, ...]) -> None:
+def test_hooks_on_parameters_of_results_that_are_not_read(read: tuple[int, ...], late: bool) -> None:
     """They are not called: PyTorch would call them with None, so it computes such a module."""
     eager, ours, other = pair(Heads())
     for plain in (eager, other):
-        plain.second.weight.register_hook(lambda gradient: 3 * gradient)
+        weight = plain.second.weight
+        if late:
+            weight.register_post_accumulate_grad_hook(triple)
+        else:
+            weight.register_hook(lambda gradient: 3 * gradient)
     with pytest.warns(FallbackWarning, match="a tensor with hooks on its gradient"):
         ours(ramp(4, 6))
     for module in (eager, ours):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from compiled import close, compiled, pair, ramp, same_gradients
 from eager import net
 from torch import nn
+from torch.nn import functional as F
 
 from glowtrain.torch import shapes
 from glowtrain.torch.backend import CapturedFunction
@@ -71,6 +74,30 @@ def test_tensors_that_are_the_negative_of_their_memory() -> None:
     for module, x in zip((eager, compiled(eager)), leaves, strict=True):
         module(x).backward(torch._neg_view(ramp(4, 2)))
     close(leaves[1].grad, leaves[0].grad)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, at: x[at], lambda x, at: F.embedding(at, x), lambda x, at: x.index_select(0, at),
+        lambda x, at: x.gather(0, at[:, None]), lambda x, at: x.scatter(0, at[:, None], 2.0),
+        lambda x, at: x.index_add(0, at, x[:2]), lambda x, at: F.cross_entropy(x[:2], at),
+    ],
+    ids=["index", "embedding", "index_select", "gather", "scatter", "index_add", "cross_entropy"],
+)  # fmt: skip
+@pytest.mark.parametrize("wrong", [-1, 4])
+def test_indices_that_pytorch_refuses(function: Callable[..., torch.Tensor], wrong: int) -> None:
+    """And those from the end that it takes."""
+    ours, x, at = compiled(function), ramp(4, 4), torch.tensor([1, 2])
+    close(ours(x, at), function(x, at))
+    try:
+        expected = function(x, at - at + wrong)
+    except (IndexError, RuntimeError) as error:
+        with pytest.raises(type(error), match=r"out of (bounds|range)"):
+            ours(x, at - at + wrong)
+    else:
+        close(ours(x, at - at + wrong), expected)
+    close(ours(x, at), function(x, at))
 
 
 # --- tensors that overlap or are changed in place --------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from compiled import close, compiled, pair, ramp, same_gradients
@@ -122,3 +125,80 @@ def test_running_statistics_are_the_modules_own() -> None:
     assert int(norm.num_batches_tracked) == 3
     assert norm.running_mean.data_ptr() == address
     assert norm.running_mean._version > version
+
+
+# --- what a trace alone does not tell ---------------------------------------------------------------------------------
+
+
+def copied(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.contiguous()
+
+
+def viewed(x: torch.Tensor, y: torch.Tensor) -> Any:
+    return y.view_as(y), y.type_as(y), y * 2
+
+
+def view_written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    z = y[None]
+    z.tanh_()
+    return z
+
+
+@pytest.mark.filterwarnings("ignore::glowtrain.torch.backend.FallbackWarning")
+@pytest.mark.parametrize("function", [copied, viewed, view_written])
+def test_results_share_memory_as_in_eager_pytorch(function: Callable[..., Any]) -> None:
+    x, y = ramp(4, 3).t(), ramp(3)
+    results = compiled(function)(x, y)
+    for result in results if isinstance(results, tuple) else (results,):
+        result.mul_(3)
+    others = ramp(4, 3).t(), ramp(3)
+    expected = function(*others)
+    for result in expected if isinstance(expected, tuple) else (expected,):
+        result.mul_(3)
+    close(x, others[0])
+    close(y, others[1])
+
+
+@pytest.mark.filterwarnings("default::glowtrain.torch.backend.FallbackWarning")
+def test_what_requires_a_gradient_is_written_to_a_tensor_that_does_not() -> None:
+    """The tensor is on the tape from then on."""
+    found = []
+    for function in (compiled(lambda x, total: total.add_(x * 2)), lambda x, total: total.add_(x * 2)):
+        x, total = ramp(3).requires_grad_(), torch.ones(3)
+        result = function(x, total)
+        (result.square() + total).sum().backward()
+        found.append(x.grad)
+    close(*found)
+
+
+@pytest.mark.filterwarnings("default::glowtrain.torch.backend.FallbackWarning")
+def test_gradients_that_a_call_without_any_turns_on() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            return x.exp()
+
+    x = ramp(3).requires_grad_()
+    with torch.no_grad():
+        result = compiled(function)(x)
+    result.sum().backward()
+    close(x.grad, ramp(3).exp())
+
+
+class Memory(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("memory", ramp(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.memory.add_(1)
+        return x * self.memory
+
+
+@pytest.mark.filterwarnings("default::glowtrain.torch.backend.FallbackWarning")
+def test_an_argument_that_is_a_buffer_which_is_changed() -> None:
+    eager, ours, other = pair(Memory())
+    for module, plain in ((eager, eager), (ours, other)):
+        module(ramp(3))
+        plain.results = [module(plain.memory.detach()[::2].repeat_interleave(2)[:3]), module(plain.memory.detach())]
+    for mine, theirs in zip(other.results, eager.results, strict=True):
+        close(mine, theirs)

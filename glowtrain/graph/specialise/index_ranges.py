@@ -7,7 +7,7 @@ index operand itself, or becomes one through operators of one operand that move 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +111,14 @@ class IndexUse:
     def indexed(self) -> IndexedInput:
         """What must hold, without the nodes by which it must."""
         return IndexedInput(self.input.name, self.allowed, self.rearranged, self.fixed)
+
+    def counts_from_front(self, array: Array) -> bool:
+        """Whether all values are allowed, and none counts from the end of what is looked up."""
+        allowed = self.allowed
+        if self.rearranged and isinstance(allowed.low, int) and array.dtype.kind in "iu":
+            allowed = replace(allowed, low=max(allowed.low, 0))
+            return allowed.holds(array) or not allowed.outside(array).any()
+        return not self.problem(array)
 
     def problem(self, array: Array) -> str:
         """What is wrong with the input's values; empty if nothing."""

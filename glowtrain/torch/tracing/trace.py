@@ -172,9 +172,12 @@ class Computation(torch.nn.Module):
     def forward(self, *inputs: Any) -> Any:
         before = list(self._buffers_in_place())
         attributes = [(vars(part), vars(part).copy()) for part in self.modules()]
+        constant = [(each, each._version) for each in pytree.tree_leaves(inputs) if _is_constant(each)]
         mode = _Gradients(INSTEAD if self.forward_only else INSTEAD | REFUSED, self.originals)
         with mode, calls_told(self.originals.modules.add), nothing_drawn(self.generators):
             results = self._function[0](*inputs)
+        if any(each.requires_grad and each._version != version for each, version in constant):
+            raise ModelError("what requires a gradient is written to a tensor that does not: write it under no_grad")
         own = [
             (now, name, value) for now, then in attributes for name, value in now.items() if value is not then.get(name)
         ]
@@ -207,6 +210,11 @@ class Computation(torch.nn.Module):
             owner[name] = buffer
             with torch.no_grad():
                 buffer.copy_(assigned)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether it is a tensor without a gradient, whose changes are counted."""
+    return isinstance(value, torch.Tensor) and not value.requires_grad and not value.is_inference()
 
 
 @dataclass(frozen=True)
