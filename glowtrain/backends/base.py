@@ -117,16 +117,6 @@ def one_by_one(run: Callable[[Mapping[str, Array]], Mapping[str, Array]], batche
     return {name: np.stack([each[name] for each in outputs]) for name in outputs[0]}
 
 
-@dataclass(frozen=True)
-class DirectCall:
-    """How an instance's code is called by native code: the function at an address with the one of its ``table``, after
-    the addresses of inputs and outputs have been written to the addresses of their ``cells``, by name."""
-
-    function: int
-    table: int
-    cells: Mapping[str, int]
-
-
 class Instance(ABC):
     """An executable bound to a state, with memory of its own. It must not be called from two threads at once."""
 
@@ -148,11 +138,6 @@ class Instance(ABC):
         exactly; outputs overlap with nothing else. ``False``, before anything has run, where the backend has no
         addresses, as by default."""
         return False
-
-    def direct(self) -> DirectCall | None:
-        """How :meth:`run_at`, which has run before, is done without it, until anything else has run over the same
-        state. ``None`` where it cannot be, as by default."""
-        return None
 
     def timed_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float:
         """The seconds of :meth:`run_at`, once the addresses are where they are read. Raises :class:`BackendError` where

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Condition
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from glowtrain.backends.base import Artifact, Backend, Batches, DirectCall, Executable, Instance
+from glowtrain.backends.base import Artifact, Backend, Batches, Executable, Instance
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cache.key import key_of
 from glowtrain.backends.inputs import check_batches, check_inputs
@@ -88,12 +88,6 @@ class Specialisation:
         """The seconds that :meth:`run_at` takes within the instance's code."""
         return self._called(lambda instance: instance.timed_at(inputs, outputs))
 
-    def direct(self) -> DirectCall | None:
-        """How native code does :meth:`run_at`, as :meth:`Instance.direct` says, for who sees to it that nothing else
-        runs over the same state meanwhile."""
-        with self.instance() as instance:
-            return instance.direct()
-
     def _called(self, call: Callable[[Instance], Outputs]) -> Outputs:
         """A call of an instance, alone or beside others."""
         try:
@@ -140,15 +134,6 @@ class Specialisation:
         instance = self._take()
         try:
             return call(instance)
-        finally:
-            self._give_back(instance)
-
-    @contextmanager
-    def instance(self) -> Iterator[Instance]:
-        """An instance that nobody else uses meanwhile; waits where as many as there are cores are in use."""
-        instance = self._take()
-        try:
-            yield instance
         finally:
             self._give_back(instance)
 

@@ -24,15 +24,24 @@ new: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor] = torch
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """An array over a tensor's own memory: writing to one writes to the other. It keeps the memory alive.
+    """An array over a tensor's own memory: writing to one writes to the other. It keeps the memory alive, and PyTorch
+    refuses to resize it from then on.
 
     Raises :class:`InputError` for tensors that do not lie row-major in the memory of the processor.
     """
+    return _array(tensor, torch.Tensor.numpy)
+
+
+def view_of(tensor: torch.Tensor) -> Array:
+    """The same, for the time of a call: afterwards PyTorch may resize the memory."""
+    return _array(tensor, np.from_dlpack)
+
+
+def _array(tensor: torch.Tensor, convert: Callable[[Any], Array]) -> Array:
     check_memory(tensor)
     flat = tensor.detach() if tensor.requires_grad else tensor
     is_bf16 = tensor.dtype is torch.bfloat16  # NumPy has no such type of its own
-    array: Array = flat.view(torch.int16).numpy().view(bf16.numpy) if is_bf16 else flat.numpy()
-    return array
+    return convert(flat.view(torch.int16)).view(bf16.numpy) if is_bf16 else convert(flat)
 
 
 def tensor_of(array: Array) -> torch.Tensor:
@@ -88,8 +97,11 @@ def check_memory(tensor: torch.Tensor, name: str = "a tensor") -> None:
 
 def check_allocated(tensor: torch.Tensor, name: str) -> None:
     """Raise :class:`InputError` for tensors whose memory was given back (``tensor.untyped_storage().resize_(0)``)."""
-    if not tensor.data_ptr() and tensor.numel():
-        raise InputError(f"{name} {tuple(tensor.shape)} has no memory: its storage was resized to 0 bytes")
+    storage, (first, end) = tensor.untyped_storage(), span(tensor)
+    if first < end and end > storage.data_ptr() + storage.nbytes():
+        raise InputError(
+            f"{name} {tuple(tensor.shape)} has no memory: its storage was resized to {storage.nbytes()} bytes"
+        )
 
 
 def check_device(tensor: torch.Tensor, name: str) -> None:
@@ -169,7 +181,8 @@ def _meet(one: Span, other: Span) -> bool:
 
 def span(tensor: torch.Tensor) -> Span:
     """The addresses of the first byte, and behind the last; the same for no elements."""
-    if not tensor.numel():
-        return tensor.data_ptr(), tensor.data_ptr()
+    first = tensor.data_ptr()
+    if tensor.is_contiguous() or not tensor.numel():
+        return first, first + tensor.nbytes
     steps = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (steps + 1) * tensor.element_size()
+    return first, first + (steps + 1) * tensor.element_size()

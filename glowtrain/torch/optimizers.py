@@ -7,8 +7,9 @@ are read from ``param_groups`` before each step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,13 +25,10 @@ from glowtrain.optim.optimizer import clipped, widest
 from glowtrain.presentation.words import kind_of
 from glowtrain.torch.memory import tensor_of
 from glowtrain.torch.watching.guard import Guard
-from glowtrain.torch.watching.watch import Remembered, same
 
-COUNT = "step"
-"""What PyTorch calls the count of a parameter's updates."""
+COUNT, PARAMETERS = "step", "params"
+"""What PyTorch calls the count of a parameter's updates, and the parameters of a group."""
 CLIP_NORM, CLIP_VALUE = "clip_norm", "clip_value"
-HOLES = 2000
-"""Free blocks of one size that the heap of a process may have, once it has traced and compiled."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def kind_of_optimizer(optimizer: Any) -> Kind:
     return kind
 
 
-def _hooks(optimizer: torch.optim.Optimizer) -> tuple[dict[int, Any], dict[int, Any]]:
+def _hooks(optimizer: torch.optim.Optimizer) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """What is to be called before and after an optimizer's own steps."""
     return optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
 
@@ -157,14 +155,14 @@ class GroupedUpdates:
         self.kind = kind_of_optimizer(optimizer)
         self.bounds = {CLIP_NORM: clip_norm, CLIP_VALUE: clip_value}
         self.groups = [self._group(number, entry, names) for number, entry in enumerate(optimizer.param_groups)]
-        self._states: list[dict[str, Any]] = []
+        self._states: list[dict[Any, Any]] = []
         """What the optimizer keeps for its parameters."""
-        self._remembered = Remembered([], [], [])
+        self._guard = Guard()
 
     def _group(self, number: int, settings: dict[str, Any], names: Mapping[int, str]) -> ParameterGroup:
-        counts = np.array([self._count(parameter) for parameter in settings["params"]], np.float32)
+        counts = np.array([self._count(parameter) for parameter in settings[PARAMETERS]], np.float32)
         variable = Variable(f"{number}.{COUNT}", counts, trainable=False)
-        own = [names[id(parameter)] for parameter in settings["params"]]
+        own = [names[id(parameter)] for parameter in settings[PARAMETERS]]
         return ParameterGroup(settings, self.kind.make(settings), own, variable, f"{number}.", _form(settings))
 
     def _count(self, parameter: torch.Tensor) -> float:
@@ -226,47 +224,38 @@ class GroupedUpdates:
         """
         found: dict[str, torch.Tensor] = {}
         for group in self.groups:
-            slots = list(self._slots(group, variables))
-            self._make((parameter, key, variable) for parameter, _, key, variable in slots)
-            for parameter, name, key, variable in slots:
-                found[variable.name] = self._slot(parameter, key, name)
+            for parameter, name, key, variable in self._slots(group, variables):
+                found[variable.name] = self._slot(parameter, key, name, variable)
             if self.kind.counts and group.counts.name in variables:
                 found[group.counts.name] = self._counts(group)
         self._states = list(self.optimizer.state.values())
-        entries, hooks = self.optimizer.param_groups, _hooks(self.optimizer)
-        lists = [entries, *[entry["params"] for entry in entries]]
-        own = vars(self.optimizer)
-        items = [(own, "state"), (own, "param_groups"), *[(entry, "params") for entry in entries]]
-        self._remembered = Remembered([*self._states, *hooks], lists, list(found.values()), items)
+        self._guard = self._guarding(list(found.values()))
         return found
+
+    def _guarding(self, tensors: Sequence[torch.Tensor]) -> Guard:
+        """What notices changes of the groups and of what the optimizer keeps, which has these tensors."""
+        groups, dicts = self.optimizer.param_groups, [*self._states, *_hooks(self.optimizer)]
+        counts = [state[COUNT] for state in self._states if isinstance(state.get(COUNT), torch.Tensor)]
+        own = [(vars(self.optimizer), name) for name in ("state", "param_groups")]
+        return Guard(
+            [*tensors, *counts],
+            [groups, *[group[PARAMETERS] for group in groups], *[each.values() for each in dicts]],
+            [*own, *[(group, PARAMETERS) for group in groups]],
+        )
 
     def _slots(
         self, group: ParameterGroup, variables: Mapping[str, Variable]
     ) -> Iterator[tuple[torch.Tensor, str, str, Variable]]:
         """What a group keeps in variables of a step: parameters, names, what PyTorch calls slots, and variables."""
-        for parameter, name in zip(group.settings["params"], group.names, strict=True):
+        for parameter, name in zip(group.settings[PARAMETERS], group.names, strict=True):
             for slot, theirs in self.kind.slots.items():
                 variable = variables.get(f"{name}.{group.rule.name}.{slot}")
                 if variable is not None:
                     yield parameter, name, theirs, variable
 
-    def _make(self, slots: Iterable[tuple[torch.Tensor, str, Variable]]) -> None:
-        """Make the tensors that are missing, in few pages of memory: each page that has left the processor's tables
-        costs a call 0.1 µs. Their elements come first, which may be large; then objects that take up the holes between
-        those that there are, and are dropped."""
-        known = self.optimizer.state
-        missing = [slot for slot in slots if slot[0] not in known or known[slot[0]].get(slot[1]) is None]
-        arrays = [np.array(variable.initial) for _, _, variable in missing]
-        if missing:
-            filling: list[Any] = [{} for _ in range(HOLES)]
-            states = [known[parameter] for parameter, _, _ in missing]
-            filling += [tensor_of(arrays[0]) for _ in range(HOLES)]
-            for state, (_, key, _), array in zip(states, missing, arrays, strict=True):
-                state[key] = tensor_of(array)
-
     def _counts(self, group: ParameterGroup) -> torch.Tensor:
         """The vector whose views are the counts of what has state: that of other steps, or a new one."""
-        states = [self.optimizer.state.get(parameter, {}) for parameter in group.settings["params"]]
+        states = [self.optimizer.state.get(parameter, {}) for parameter in group.settings[PARAMETERS]]
         vectors = _VECTORS.setdefault(self.optimizer, {})
         counts = vectors.get(group.prefix)
         if counts is None or not all(map(_counted_by, states, counts)):
@@ -281,16 +270,14 @@ class GroupedUpdates:
     def kept(self) -> bool:
         """Whether the optimizer still has the groups, and the state that a step works on: none of it was cleared,
         replaced or moved. It may have got more."""
-        states = list(self.optimizer.state.values())[: len(self._states)]
-        return same(states, self._states) and self._remembered.unchanged
+        states = self.optimizer.state
+        more = len(states) >= len(self._states)
+        return more and all(map(is_, states.values(), self._states)) and self._guard.holds
 
-    def guarded(self, guard: Guard) -> None:
-        """Add all of it to a guard."""
-        guard.add_dicts([self.optimizer.state])
-        self._remembered.guarded(guard)
-
-    def _slot(self, parameter: torch.Tensor, key: str, name: str) -> torch.Tensor:
+    def _slot(self, parameter: torch.Tensor, key: str, name: str, variable: Variable) -> torch.Tensor:
         state = self.optimizer.state[parameter]
+        if state.get(key) is None:
+            state[key] = tensor_of(np.array(variable.initial))
         tensor: torch.Tensor = state[key]
         if tensor.shape != parameter.shape or tensor.dtype != parameter.dtype:
             raise InputError(

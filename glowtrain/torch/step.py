@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import count
+from threading import RLock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -31,12 +32,9 @@ from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
 from glowtrain.torch.shapes import SHAPES, ByShape
 from glowtrain.torch.step_for_shape import StepForShape
 from glowtrain.torch.tracing.places import warn_caller
-from glowtrain.torch.watching.call import NativeCall
-from glowtrain.torch.watching.guard import Guard
-from glowtrain.torch.watching.outside import Outside
+from glowtrain.torch.watching.captured import CapturedTensors
+from glowtrain.torch.watching.guard import Watch
 from glowtrain.torch.watching.python_reads import PythonReads
-from glowtrain.torch.watching.turn import Turn
-from glowtrain.torch.watching.watch import Flags, Watch
 
 LossFunction = Callable[..., Any]
 Result = TypeVar("Result")
@@ -100,10 +98,6 @@ class CompiledStep:
     Arguments are tensors, numbers, and tuples, lists and dicts of them.
     """
 
-    __slots__ = ("__call__", "__dict__", "__weakref__")
-    # each step has a call of its own, which may be native code: a method would be Python code, to be fetched each time
-    __call__: Callable[..., Any]
-
     def __init__(
         self, module: torch.nn.Module, loss_fn: LossFunction, optimizer: torch.optim.Optimizer, backend: Backend,
         targets: int, clips: tuple[float | None, float | None],
@@ -120,8 +114,8 @@ class CompiledStep:
         self._advised: set[str] = set()
         self.draws = _first_draw(module)
         """The number of the next draw of random numbers, when it was last compiled anew."""
-        self._turn = Turn()
-        self._look = _Looking(self)
+        self._turn = RLock()
+        """One thread runs a step at a time."""
         renew_in_children(self)
         self.recompile()
         optimizer.register_load_state_dict_post_hook(_Recompiling(self))
@@ -135,31 +129,19 @@ class CompiledStep:
             self._recompile()
 
     def renew(self) -> None:
-        """Begin anew where there is no other thread, in a child of fork."""
-        self._turn.renew()
-        self._use(None)
-        for compiled in self._compiled.values():
-            compiled.calls.clear()
-
-    def _use(self, native: NativeCall | None) -> None:
-        """Call native code from now on."""
-        self._native = native
-        self.__call__ = self._look if native is None else _if_unchanged(self.reads, native.function(), self._look)
+        """Nobody runs a step in a child of fork."""
+        self._turn = RLock()
 
     def _recompile(self) -> None:
-        self._use(None)
         watch = Watch(self.modules)
         watch.check()
         self.names = _names(self.optimizer, watch)
         kind_of_optimizer(self.optimizer)
         self.watch = watch
-        self.outside = Outside()
+        self.captured = CapturedTensors()
         self.draws = int(self.state.read(COUNTER)) if COUNTER in self.state else self.draws
         self.state = State({})
         self._compiled: ByShape[StepForShape] = ByShape()
-        self._modes: dict[Flags, int] = {}
-        """Numbers of all flags that were met, which are quicker to look up."""
-        self._mode = 0
         self._states: ByShape[tuple[int, PythonReads]] = ByShape()
         """Numbers of what Python code was seen to read, with the values, whose identities must not be used again."""
         self._state_numbers = count()
@@ -184,26 +166,21 @@ class CompiledStep:
         trained = f"{type(self.module).__name__} by {type(self.optimizer).__name__}"
         return f"<compiled step of {trained}, {f'compiled for {shown}' if shapes else 'not called yet'}>"
 
+    def __call__(self, *batch: Any, **named: Any) -> Any:
+        """Train on one batch."""
+        if named:
+            raise InputError(f"a step takes its arguments by position, not by name ({', '.join(named)})")
+        return self._run(batch, StepForShape.run)
+
     def timed(self, *batch: Any) -> tuple[float, float]:
         """Train on one batch: the seconds of the call, and of the native function alone."""
-        native_call = self._native if self.reads.unchanged else None
-        seconds = None if native_call is None else native_call.timed(self, batch)
-        if seconds is None:
-            began = time.perf_counter()
-            native = self.looking(batch, StepForShape.timed)
-            seconds = time.perf_counter() - began, native
-        return seconds
+        began = time.perf_counter()
+        native = self._run(batch, StepForShape.timed)
+        return time.perf_counter() - began, native
 
-    def looking(self, batch: Sequence[Any], run: Callable[[StepForShape, Sequence[Any]], Result]) -> Result:
-        """A call that looks at everything by Python, so that the next one need not."""
+    def _run(self, batch: Sequence[Any], run: Callable[[StepForShape, Sequence[Any]], Result]) -> Result:
         with self._turn:
-            self._use(None)
-            compiled, leaves = self._for(batch)
-            self.outside.copy()
-            result = run(compiled, leaves)
-            if leaves is batch and not self.outside.copied:
-                self._use(compiled.native(leaves, self._look, self._turn))
-            return result
+            return run(*self._for(batch))
 
     def _for(self, batch: Sequence[Any]) -> tuple[StepForShape, Sequence[Any]]:
         """The step for batches like this one, and the batch's tensors and numbers."""
@@ -211,14 +188,20 @@ class CompiledStep:
             raise InputError("a step does not run under autocast: convert the module instead, with .to(torch.bfloat16)")
         if torch.is_inference_mode_enabled():
             raise InputError("a step trains, which inference_mode() forbids: call it outside")
-        leaves, structure = _flat(batch)
         if not self.reads.unchanged:
             self._read_anew()
-        key = (self._state, torch.get_default_dtype(), structure, *map(_key, leaves))
-        compiled = self._compiled.get((self._mode, *key))
-        if compiled is None or not self._holds(compiled):
-            compiled = self._looked_at(key, batch)
-        return compiled, leaves
+        if not self.watch.unchanged or not self.captured.follow(self.state):
+            self.recompile()
+        leaves, structure = _flat(batch)
+        compiled = self._compiled.get(self._key(leaves, structure))
+        if compiled is not None and not compiled.updates.kept:
+            self.recompile()
+            compiled = None
+        return compiled or self._compile(self._key(leaves, structure), batch), leaves
+
+    def _key(self, leaves: Sequence[Any], structure: Any) -> Sequence[Any]:
+        """What decides about the step beside what is watched."""
+        return (self._state, self.watch.flags, torch.get_default_dtype(), structure, *map(_key, leaves))
 
     def _read_anew(self) -> None:
         """Python code would read other values now. Each state of them has steps of its own."""
@@ -245,39 +228,6 @@ class CompiledStep:
         if cause not in self._advised:
             self._advised.add(cause)
             warn_caller(advice, RecompilationWarning)
-
-    def _holds(self, compiled: StepForShape) -> bool:
-        """Whether nothing has changed since a step's guard was made. Another shape's step may have found tensors of
-        nobody's module elsewhere since then: they may be back where this one saw them, but the state is not."""
-        return compiled.moves == self.outside.moves and compiled.guard.holds
-
-    def _looked_at(self, key: Sequence[Any], batch: Sequence[Any]) -> StepForShape:
-        """The step for batches like this one, after a look at all that it works on."""
-        if not self.watch.unchanged or not self.outside.follow(self.state):
-            self.recompile()
-        compiled = self._compiled.get(self._with_mode(key))
-        if compiled is not None and not compiled.updates.kept:
-            self.recompile()
-            compiled = None
-        if compiled is None:
-            compiled = self._compile(self._with_mode(key), batch)
-        if not self._holds(compiled):
-            compiled.guard, compiled.moves = self.guard(compiled.updates), self.outside.moves
-        return compiled
-
-    def _with_mode(self, key: Sequence[Any]) -> Sequence[Any]:
-        """A key with the number of the flags that hold now."""
-        self._mode = self._modes.setdefault(self.watch.flags, len(self._modes))
-        return (self._mode, *key)
-
-    def guard(self, updates: GroupedUpdates) -> Guard:
-        """What notices changes of all that a step works on."""
-        guard = Guard()
-        self.watch.guarded(guard)
-        self.outside.guarded(guard)
-        updates.guarded(guard)
-        guard.seal()
-        return guard
 
     def _compile(self, key: Any, batch: Sequence[Any]) -> StepForShape:
         if len(batch) <= self.targets and self.targets:
@@ -324,22 +274,13 @@ class CompiledStep:
     def borrow(self, graph: Graph, updates: GroupedUpdates) -> list[torch.Tensor]:
         """Keep a step's variables in the tensors of the module and of the optimizer. Those that it changes."""
         variables = {variable.name: variable for variable in graph.variables}
-        tensors = {**self.watch.tensors, **self.outside.tensors, **updates.state(variables)}
+        tensors = {**self.watch.tensors, **self.captured.tensors, **updates.state(variables)}
         for name in variables.keys() & tensors.keys():
             self.state.borrow(name, array_of(tensors[name]))
         for variable in updates.uncounted:
             if variable.name in self.state:  # eager steps may have made the first update of some
                 self.state.write(variable.name, np.maximum(self.state.read(variable.name), variable.initial))
         return [tensors[variable.name] for variable in graph.updates if variable.name in tensors]
-
-
-def _if_unchanged(reads: PythonReads, native: Callable[..., Any], look: Callable[..., Any]) -> Callable[..., Any]:
-    """Native code where Python code would read what it did, a look at everything where it would not."""
-
-    def call(*batch: Any, **named: Any) -> Any:
-        return (native if reads.unchanged else look)(*batch, **named)
-
-    return call if reads.values else native
 
 
 _STEPS: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
@@ -351,21 +292,6 @@ def _first_draw(module: torch.nn.Module) -> int:
     number = _STEPS.get(module, 0)
     _STEPS[module] = number + 1
     return number << 40
-
-
-class _Looking:
-    """A call by Python of a step that somebody still has."""
-
-    def __init__(self, step: CompiledStep) -> None:
-        self._step = ref(step)
-
-    def __call__(self, *batch: Any, **named: Any) -> Any:
-        step = self._step()
-        if step is None:
-            raise InputError("the compiled step of this call is gone: keep what compile_step() returned")
-        if named:
-            raise InputError(f"a step takes its arguments by position, not by name ({', '.join(named)})")
-        return step.looking(batch, StepForShape.run)
 
 
 class _Recompiling:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import compress, count
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,17 +21,23 @@ from glowtrain.optim import HYPER
 from glowtrain.stages import Options
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.loss import check_loss
-from glowtrain.torch.memory import Allocation, Spans, address, array_of, check_allocated, row_major, span, tensor_of
+from glowtrain.torch.memory import (
+    Allocation,
+    Spans,
+    address,
+    array_of,
+    check_allocated,
+    row_major,
+    span,
+    tensor_of,
+    view_of,
+)
 from glowtrain.torch.module import placed, variables_of
-from glowtrain.torch.optimizers import GroupedUpdates
+from glowtrain.torch.optimizers import PARAMETERS, GroupedUpdates
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.shapes import ByShape
 from glowtrain.torch.tracing.places import warn_caller
 from glowtrain.torch.tracing.trace import MODULE, Computation, differentiates, traced
-from glowtrain.torch.watching.call import CallArgument, FollowedNumber, NativeCall, NativeWork, can_call
-from glowtrain.torch.watching.guard import Guard, within
-from glowtrain.torch.watching.turn import Turn
 from glowtrain.types import Array
 
 if TYPE_CHECKING:
@@ -40,9 +45,8 @@ if TYPE_CHECKING:
 
 Places = dict[str, int]
 """Addresses by the names of inputs or outputs."""
-RATE, PARAMETERS, OPTIMIZED = "lr", "params", "_opt_called"
-"""What PyTorch calls a learning rate and the parameters of a group, and an optimizer's attribute that says whether it
-has made a step."""
+OPTIMIZED = "_opt_called"
+"""The attribute by which an optimizer says whether it has made a step."""
 
 
 class NonFiniteLossWarning(UserWarning):
@@ -57,7 +61,6 @@ class StepForShape:
         self.updates = GroupedUpdates(step.optimizer, step.names, *step.clips)
         graph, self.structure = _step_graph(step, batch, self.updates)
         self.changed = step.borrow(graph, self.updates)
-        self.guard, self.moves = step.guard(self.updates), step.outside.moves
         options = Options(facts=step.backend.facts, row_major_variables=True)
         self.special = Specialisation(graph, step.backend, options, step.state)
         names = [value.name for value in graph.inputs if not value.name.startswith(HYPER)]
@@ -66,8 +69,6 @@ class StepForShape:
         self.leaves = [n for n, leaf in enumerate(pytree.tree_leaves(batch)) if isinstance(leaf, torch.Tensor)]
         """Which leaves of a batch the inputs of these names are."""
         self.indices = [(name, names.index(name)) for name in {use.input.name for use in graph.index_uses}]
-        bounds = [(names.index(use.input.name), *use.bounds) for use in graph.index_uses if use.bounds is not None]
-        self.bounds = bounds if len(bounds) == len(graph.index_uses) else None
         self.written = Spans(self.changed)
         types = graph.input_types
         self.numbers = {name: np.zeros((), types[name].dtype.numpy) for name in self.updates.numbers() if name in types}
@@ -78,23 +79,14 @@ class StepForShape:
         self.noticed = [tensor for tensor in self.changed if id(tensor) in own]
         """The changed tensors that autograd may have kept: the optimizer's state, none differentiates through."""
         self.settings: list[dict[str, Any]] = []
-        """Those whose numbers :attr:`numbers` are; empty where these may be later ones."""
-        self.calls: ByShape[NativeCall] = ByShape()
-        self.heed = _Heed()
-
-    @property
-    def live(self) -> bool:
-        """Whether settings are tensors or arrays, which schedulers change in place."""
-        values = (value for group in self.optimizer.param_groups for key, value in group.items() if key != PARAMETERS)
-        parts = (part for value in values for part in (value if isinstance(value, (list, tuple)) else (value,)))
-        return any(isinstance(part, (torch.Tensor, np.ndarray)) for part in parts)
+        """The optimizer's groups whose numbers :attr:`numbers` are."""
+        self.live = False
+        """Whether some of them may change in place, as tensors do."""
+        self.warned = False
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """One step."""
-        self._set_numbers()
-        tensors, results = self._inputs(leaves), self.results()
-        self._check_indices(tensors)
-        self._announce()
+        tensors, results = self._prepared(leaves)
         if not self.special.run_at(*self._places(tensors, results)):
             outputs = self.special.run(self._arrays(tensors))
             results = [tensor_of(outputs[name]) for name in self.result_names]
@@ -102,83 +94,23 @@ class StepForShape:
 
     def timed(self, leaves: Sequence[Any]) -> float:
         """The seconds of one step within native code; the rest is done as by :meth:`run`."""
-        self._set_numbers()
-        tensors, results = self._inputs(leaves), self.results()
-        self._check_indices(tensors)
-        self._announce()
+        tensors, results = self._prepared(leaves)
         seconds = self.special.timed_at(*self._places(tensors, results))
         self._returned(results)
         return seconds
 
-    def native(self, arguments: Sequence[Any], instead: Callable[..., Any], turn: Turn) -> NativeCall | None:
-        """How native code does this step, which has just run, for arguments that lie in memory like these; None where
-        it cannot. ``instead`` is called where they do not."""
-        if self.live:
-            return None
-        followed = self._followed()
-        strides = [each.stride() if isinstance(each, torch.Tensor) else None for each in arguments]
-        key = (*strides, *[id(number.owner) for number in followed])
-        found = self.calls.get(key)
-        if found is None or found.guard is not self.guard:
-            found = self._native(arguments, followed, instead, turn)
-            if found is None:
-                return None
-            self.calls.put(key, found)
-        elif not found.settings.holds:
-            found.follow(self._settings_guard(followed))
-        self.settings = []
-        return found
-
-    def _native(
-        self, arguments: Sequence[Any], followed: Sequence[FollowedNumber], instead: Callable[..., Any], turn: Turn
-    ) -> NativeCall | None:
-        direct, numbers = self.special.direct(), count()
-        bounds = {at: (low, high, ignored) for at, low, high, ignored in self.bounds or ()}
-        if direct is None or self.bounds is None or len(bounds) < len(self.bounds):
-            return None
-        places = [next(numbers) if isinstance(each, torch.Tensor) else -1 for each in arguments]
-        own = [
-            CallArgument(each, self.names[at] if at >= 0 else "", bounds.get(at))
-            for each, at in zip(arguments, places, strict=True)
-        ]
-        if not can_call(self.guard, own):
-            return None
-        results = self.result_names, self.results
-        maker = partial(pytree.tree_unflatten, treespec=self.structure) if len(self.result_names) > 1 else None
-        owner = self.special, self.numbers
-        work = NativeWork(direct, self.written, self.noticed, *results, owner, maker, self.heed, instead, turn)
-        return NativeCall(self.guard, self._settings_guard(followed), own, followed, work)
-
-    def _followed(self) -> list[FollowedNumber]:
-        """The learning rates that native code reads from their groups."""
-        rates = [(group.settings, f"{HYPER}{group.prefix}{RATE}") for group in self.updates.groups]
-        own = [(settings, self.numbers[name]) for settings, name in rates if name in self.numbers]
-        plain = [place.dtype in (np.float32, np.float64) and type(settings[RATE]) is float for settings, place in own]
-        return [FollowedNumber(settings, RATE, place) for settings, place in compress(own, plain)]
-
-    def _settings_guard(self, followed: Sequence[FollowedNumber]) -> Guard:
-        """What notices changes of settings but for numbers that are followed, and of the way PyTorch computes."""
-        guard = Guard()
-        owners = [id(each.owner) for each in followed]
-        for group in self.optimizer.param_groups:
-            guard.add_dicts([group], (RATE,) if id(group) in owners else ())
-        guard.add_item(vars(self.optimizer), OPTIMIZED)
-        guard.add_answer(torch.get_default_dtype, torch.get_default_dtype())
-        guard.add_answer(torch._C._is_any_autocast_enabled, expected=False)
-        guard.add_answer(torch.is_inference_mode_enabled, expected=False)
-        guard.seal()
-        return guard
+    def _prepared(self, leaves: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The tensors of a batch, and new ones for the results, once all is ready to run."""
+        self._set_numbers()
+        tensors = self._inputs(leaves)
+        self._check_indices(tensors)
+        self._announce()
+        return tensors, self.results()
 
     def _check_indices(self, tensors: Sequence[torch.Tensor]) -> None:
         """Raise :class:`InputError` for indices that are out of range."""
-        if not self._indices_hold(tensors):
+        if not self.special.indices_hold({name: view_of(tensors[at]) for name, at in self.indices}):
             check_inputs(self.special.graph, self._arrays(tensors))
-
-    def _indices_hold(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether the inputs that are indices are certainly allowed."""
-        if self.bounds is not None:
-            return all(within(tensors[at], *bounds) for at, *bounds in self.bounds)
-        return self.special.indices_hold({name: array_of(tensors[at]) for name, at in self.indices})
 
     def _places(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Places, Places]:
         """Where inputs and outputs lie."""
@@ -187,7 +119,7 @@ class StepForShape:
         return inputs, dict(zip(self.result_names, map(address, results), strict=True))
 
     def _arrays(self, tensors: Sequence[torch.Tensor]) -> dict[str, Array]:
-        return {**self.numbers, **dict(zip(self.names, map(array_of, tensors), strict=True))}
+        return {**self.numbers, **dict(zip(self.names, map(view_of, tensors), strict=True))}
 
     def _inputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """What of a batch is tensors, in memory that the step does not write, perhaps before it reads."""
@@ -198,36 +130,33 @@ class StepForShape:
 
     def _announce(self) -> None:
         """Let PyTorch know of the step: autograd, of tensors that change, and schedulers, which warn of loops without
-        steps. Before it, as its work pushes all of this out of the processor's caches."""
+        steps."""
         torch.autograd.graph.increment_version(self.noticed)
         setattr(self.optimizer, OPTIMIZED, True)
 
     def _set_numbers(self) -> None:
         """Hyperparameters as they are now, where they are not those of the step before."""
         groups = self.optimizer.param_groups
-        if groups != self.settings or self.live:
+        if self.live or groups != self.settings:
             present = self.updates.numbers()
             for name, number in self.numbers.items():
                 number[...] = present[name]
             self.settings = [dict(group) for group in groups]
+            self.live = any(map(_is_live, self.settings))
 
     def _returned(self, results: Sequence[torch.Tensor]) -> Any:
-        if not math.isfinite(results[0].item()):
-            self.heed(results)
+        loss = results[0].item()
+        if not math.isfinite(loss) and not self.warned:
+            self.warned = True
+            warn_caller(f"the loss is {loss}: such a step updates nothing", NonFiniteLossWarning)
         return results[0] if len(results) == 1 else pytree.tree_unflatten(list(results), self.structure)
 
 
-class _Heed:
-    """Warns once of a loss that is not finite, where a step was called: native code calls this at once."""
-
-    def __init__(self) -> None:
-        self.warned = False
-
-    def __call__(self, results: torch.Tensor | Sequence[torch.Tensor]) -> None:
-        if not self.warned:
-            self.warned = True
-            loss = results if isinstance(results, torch.Tensor) else results[0]
-            warn_caller(f"the loss is {float(loss)}: such a step updates nothing", NonFiniteLossWarning)
+def _is_live(group: Mapping[str, Any]) -> bool:
+    """Whether a group has settings that may change in place."""
+    values = [value for key, value in group.items() if key != PARAMETERS]
+    parts = chain(values, *[value for value in values if isinstance(value, tuple)])
+    return any(isinstance(part, (torch.Tensor, np.ndarray, list)) for part in parts)
 
 
 def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdates) -> tuple[Graph, pytree.TreeSpec]:
@@ -247,7 +176,7 @@ def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdate
     variables = variables_of(trace, step.watch.tensors, arrays)
     random = RandomState(torch.initial_seed(), step.draws)
     parts = [part for module in modules.values() for part in module.modules()]
-    leaves = {**placed(trace, inputs), **variables, **step.outside.variables(trace, variables, parts)}
+    leaves = {**placed(trace, inputs), **variables, **step.captured.variables(trace, variables, parts)}
     found = read(trace, leaves, random, MODULE)
     loss = _loss(found.results)
     by_name = {full: variables[placeholder] for placeholder, full in trace.names.items()}

@@ -1,4 +1,4 @@
-"""Tensors of nobody's module that a loss reads: what becomes of them between steps counts, however it is done."""
+"""Tensors of nobody's module that a loss reads: what becomes of them between steps counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import glowtrain.torch as gtt
-from glowtrain.torch.watching import guard
 
 Change = Callable[[torch.Tensor], None]
 
@@ -41,12 +40,6 @@ def written_by_numpy(tensor: torch.Tensor) -> None:
 
 def turned(tensor: torch.Tensor) -> None:
     tensor.data = tensor.data.flip(0).T.contiguous().T
-
-
-@pytest.fixture(autouse=True, params=[True, False], ids=["natively", "by Python"])
-def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not request.param:
-        monkeypatch.setattr(guard, "tensor_layout", lambda: None)
 
 
 def trained_alike(loss_fn: Any, outside: torch.Tensor, change: Change) -> gtt.CompiledStep:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.base import Batches, DirectCall, Executable, Instance, OwnMemory, StepProfile
+from glowtrain.backends.base import Batches, Executable, Instance, OwnMemory, StepProfile
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.driver import Driver, driving
@@ -134,12 +134,6 @@ class NativeInstance(Instance):
         self._point_at(inputs, outputs)
         self._step()
         return True
-
-    def direct(self) -> DirectCall | None:
-        slots = {**dict(self._slots), **self._outputs}
-        size = ctypes.sizeof(ctypes.c_void_p)
-        cells = {name: self._address + size * slot for name, slot in slots.items()}
-        return None if self.log is not None else DirectCall(self.executable.address, self._address, cells)
 
     def timed_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float:
         self._point_at(inputs, outputs)

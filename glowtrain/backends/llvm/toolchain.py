@@ -109,8 +109,8 @@ def assembly(text: str, target: Target) -> str:
     return _machine(target).emit_assembly(parsed(text, target))
 
 
-def load(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int] | None = None) -> Library:
-    """Link objects into this process. ``imports`` gives addresses of symbols that the process does not have itself.
+def load(objects: Sequence[bytes], exports: Sequence[str]) -> Library:
+    """Link objects into this process.
 
     Raises :class:`CodegenError` where a symbol is missing (LLVM prints its name on the error stream).
     """
@@ -119,8 +119,6 @@ def load(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str,
         builder.add_object_img(each)
     for name in exports:
         builder.export_symbol(name)
-    for name, address in (imports or {}).items():
-        builder.import_symbol(name, address)
     try:
         return Library(builder.link(_jit(), f"glowtrain{next(_library_numbers)}"), tuple(exports))
     except RuntimeError as error:

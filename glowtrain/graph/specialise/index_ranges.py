@@ -16,7 +16,7 @@ import numpy as np
 from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
-from glowtrain.types import Array, i64
+from glowtrain.types import Array
 
 if TYPE_CHECKING:
     from glowtrain.graph.graph import Graph
@@ -97,15 +97,6 @@ class IndexUse:
     @property
     def operand(self) -> Value:
         return self.path[-1].output if self.path else self.input
-
-    @cached_property
-    def bounds(self) -> tuple[int, int, int] | None:
-        """The least and the largest element, and one that is ignored (the least where none is), of an input of integers
-        of 64 bits; None for another one, or where that is not all."""
-        low, high, ignored = self.allowed.low, self.allowed.high, self.allowed.ignored
-        if not self.rearranged or self.input.dtype is not i64 or isinstance(low, tuple) or isinstance(high, tuple):
-            return None
-        return low, high, low if ignored is None else ignored
 
     @cached_property
     def indexed(self) -> IndexedInput:

@@ -1,208 +1,178 @@
-"""Whether many Python objects and tensors are still what they were, in one call: what ``guard.ll`` does, for objects.
+"""Whether all that a compiled step relies on is what it was: each call of a step looks before it runs.
 
-Looked at one by one from Python, forty parameters take as long as a small step; and a call's objects lie in memory that
-the step before has mostly pushed out of the caches, where a loop in native code waits for many of them at once.
+A step is traced once and works in the memory of PyTorch's tensors from then on. What is watched, and why:
+
+- which parameters, buffers and submodules modules have, which hooks on forward passes: these were traced
+- where tensors lie, in which shape and element type, row-major, not as negatives: the native function has their
+  addresses (``.data =``, ``set_()``, ``share_memory_()``, ``to()``, ``load_state_dict(assign=True)``)
+- ``training`` of each module and ``requires_grad`` of each tensor: each combination has a step of its own
+- hooks on gradients, on backward passes, on the optimizer, on all modules or optimizers: a step would not call them
+- the optimizer's ``state`` and ``param_groups``, which tensors they hold and where these lie; its settings, which are
+  read before each step (:mod:`glowtrain.torch.optimizers`)
+- tensors and modules that are captured by a loss (:mod:`.captured`): floats may move, other tensors are constants
+- what else Python code read (:mod:`.python_reads`), the default element type, autocast and inference mode
+
+All of it is looked at by public attributes and by identity. Changes of elements need no watching, as a step reads them
+where they are. Nothing that goes unnoticed can make a step touch memory that was freed: the step's state holds a NumPy
+array over each tensor's memory, for which PyTorch keeps it and refuses to resize it. ``share_memory_()`` alone takes
+memory away, and gives the tensor another address.
 """
 
 from __future__ import annotations
 
-import ctypes
-import secrets
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain, starmap
+from operator import attrgetter, is_
 from typing import Any
 
-import numpy as np
 import torch
+from torch.nn.modules.module import (
+    _global_backward_hooks,
+    _global_backward_pre_hooks,
+    _global_forward_hooks,
+    _global_forward_pre_hooks,
+)
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from glowtrain.torch.memory import span
-from glowtrain.torch.watching.dict_versions import version_word
-from glowtrain.torch.watching.native import library
-from glowtrain.torch.watching.tensor_layout import MOST_AXES, WORD, read, tensor_layout
+from glowtrain.errors import InputError
+from glowtrain.torch.memory import address, check_memory, first_overlap
+from glowtrain.torch.module import held
 
-END, MEMORY, DICT, LIST, ITEM, ANSWER, BYTES = range(7)
-"""What an entry looks at."""
-LINE = 64
-"""Bytes of a cache's line."""
-DICT_ENTRIES, LIST_ELEMENTS = 4, 3
-"""The words of CPython's dicts and lists that lead to what they hold. A wrong one would cost time only."""
-MOST_LINES = 16
-"""Lines of one object that are fetched at most: of larger ones, few are looked at."""
+Flags = tuple[bool, ...]
+MODE = "training"
+"""What PyTorch calls the mode of a module."""
+HOOKS_OF_ALL: Sequence[dict[Any, Any]] = (
+    _global_forward_pre_hooks, _global_forward_hooks, _global_backward_pre_hooks, _global_backward_hooks,
+    _global_optimizer_pre_hooks, _global_optimizer_post_hooks,
+)  # fmt: skip
+"""Hooks on whatever module or optimizer. Those on forward passes would be called for a trace's own modules, too."""
+_form, _requires_grad = attrgetter("shape", "dtype"), attrgetter("requires_grad")
+_backward_hooks, _accumulation_hooks = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
 
 
 class Guard:
-    """Objects as they are when they are added. It keeps them, and what they had, alive."""
+    """Row-major tensors, and what collections and dicts hold, as they were when this was made; it keeps all of it.
 
-    def __init__(self) -> None:
-        self._layout = tensor_layout()
-        self.complete = self._layout is not None
-        """Whether native code can look at all that was added."""
-        self.lines: set[int] = set()
-        """The lines of memory that it looks at, by number."""
-        self._entries: list[int] = []
-        self._always: list[int] = []
-        """Those entries that no quick look stands for."""
-        self._versions: list[int] = []
-        """Addresses of dicts' versions."""
-        self._tensors: list[torch.Tensor] = []
-        self._kept: list[Any] = []
+    ``collections`` are lists, and views of dicts, whose elements count by identity and order; ``items`` are dicts of
+    which one key counts.
+    """
 
-    def add_dicts(self, dicts: Sequence[dict[Any, Any]], passed_over: Sequence[Any] = ()) -> None:
-        """Their values, by identity and in their order, whatever some keys have."""
-        for each in dicts:
-            seen = [0 if key in passed_over else id(value) for key, value in each.items()]
-            word = None if 0 in seen else version_word()
-            self._kept += each.values()
-            self._add(DICT, each, None, seen, None if word is None else id(each) + WORD * word)
+    def __init__(
+        self, tensors: Sequence[torch.Tensor] = (), collections: Sequence[Collection[Any]] = (),
+        items: Sequence[tuple[dict[str, Any], str]] = (),
+    ) -> None:  # fmt: skip
+        self._tensors, self._items = tensors, items
+        self._filled = [each for each in collections if each]
+        self._empty = [each for each in collections if not each]
+        self._lengths = list(map(len, self._filled))
+        self._objects = list(self._present())
+        self._addresses, self._forms = list(map(address, tensors)), list(map(_form, tensors))
+        self._check_forms = _check_of_dynamo(tensors)
 
-    def add_list(self, elements: list[Any]) -> None:
-        """Its elements, by identity."""
-        self._kept += elements
-        self._add(LIST, elements, None, list(map(id, elements)))
-
-    def add_item(self, mapping: dict[Any, Any], key: str) -> None:
-        """What a dict has under a key, by identity."""
-        self._kept.append(mapping[key])
-        self._add(ITEM, mapping, key, [id(mapping[key])])
-
-    def add_answer(self, function: Callable[[], Any], expected: Any) -> None:
-        """What a function returns, by identity."""
-        self._kept.append(expected)
-        self._add(ANSWER, function, None, [id(expected)])
-
-    def add_tensor(self, tensor: torch.Tensor) -> None:
-        """Where a tensor's elements lie and how, its element type, whether it requires a gradient, and hooks on it."""
-        if self._layout is None or tensor.dim() > MOST_AXES:
-            self.complete = False
-            return
-        self._kept += [tensor, tensor.untyped_storage()]
-        self._tensors.append(tensor)
-        for address, count in self._layout.words_of(tensor):
-            self._entries += [MEMORY, count, address, 0, *read(address, count)]
-            self.lines.update(lines_of(address, WORD * count))
-        for hooks in (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)):
-            if hooks is not None:
-                self.add_dicts([hooks])
-
-    def add_contents(self, tensor: torch.Tensor) -> None:
-        """What is in the memory of a tensor, which :meth:`add_tensor` looks at besides: whoever writes there, and by
-        whatever way."""
-        first, end = span(tensor)
-        contents = contents_of(tensor)
-        words = np.frombuffer(contents.ljust(-(-len(contents) // WORD) * WORD, b"\0"), np.uint64)
-        self._kept.append(tensor)
-        self._enter([BYTES, len(words), first, len(contents), *words.tolist()])
-        self.lines.update(lines_of(first, end - first))
-
-    def _add(self, kind: int, looked_at: Any, key: Any, expected: Sequence[int], version: int | None = None) -> None:
-        self._kept += [looked_at, key]
-        self._enter([kind, len(expected), id(looked_at), id(key), *expected], version)
-        self.lines.update(lines_of_object(looked_at) if version is None else lines_of(version, WORD))
-        if kind == ITEM:
-            self.lines.update(lines_of(id(key), 1))
-
-    def _enter(self, entry: Sequence[int], version: int | None = None) -> None:
-        """An entry, and the address of a word that is another one after each change of what it looks at."""
-        self._entries += entry
-        if version is None:
-            self._always += entry
-        else:
-            self._versions.append(version)
-
-    def seal(self) -> None:
-        """Nothing more is added."""
-        # an entry ends where the next begins, and the last one's words may be looked at behind its end
-        end = [END, 0, 0, 0, 0]
-        self._rows = [_words(self._quick()), _words([*self._always, *end]), _words([*self._entries, *end])]
-        self._row = _words(list(map(ctypes.addressof, self._rows)))
-        self.address = ctypes.addressof(self._row)
-        for row in (self._row, *self._rows[:2]):
-            self.lines.update(lines_of(ctypes.addressof(row), ctypes.sizeof(row)))
-        self._fetched = addresses(self.lines)
-        self._calls = (_fetch(), _holds()) if self.complete else None
-
-    def _quick(self) -> list[int]:
-        """What native code looks at quickly. It writes versions and sums itself, after a first look at all entries: a
-        change between these being added and now would be in versions that were read here."""
-        layout, factors = self._layout, _factors()
-        if layout is None:
-            return []
-        self._kept.append(factors)
-        self.lines.update(lines_of(ctypes.addressof(factors), ctypes.sizeof(factors)))
-        words = [*layout.python, *layout.behind, layout.own.storage, layout.storage, *layout.autograd]
-        pairs = [word for looked_at in (*self._versions, *map(id, self._tensors)) for word in (looked_at, 0)]
-        return [len(self._versions), len(self._tensors), *words, ctypes.addressof(factors), *pairs]
+    def _present(self) -> Iterator[Any]:
+        return chain(chain.from_iterable(self._filled), starmap(dict.get, self._items))
 
     @property
     def holds(self) -> bool:
-        """Whether nothing has changed; False, too, where that cannot be said so quickly."""
-        if self._calls is None:
-            return False
-        fetch, holds = self._calls
-        fetch(self._fetched)
-        return holds(self.address)
+        """Whether nothing has changed."""
+        return (
+            not any(self._empty)
+            and list(map(len, self._filled)) == self._lengths
+            and all(map(is_, self._present(), self._objects))
+            and list(map(address, self._tensors)) == self._addresses
+            and (self._check_forms(*self._tensors) or self._forms_hold())
+        )
+
+    def _forms_hold(self) -> bool:
+        return (
+            list(map(_form, self._tensors)) == self._forms
+            and all(map(torch.Tensor.is_contiguous, self._tensors))
+            and not any(map(torch.Tensor.is_neg, self._tensors))
+        )
 
 
-def contents_of(tensor: torch.Tensor) -> bytes:
-    """What is in memory from a tensor's first element to its last; nothing where it has no memory any more."""
-    first, end = span(tensor)
-    return ctypes.string_at(first, end - first) if first else b""
+def _check_of_dynamo(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """Whether tensors surely have the forms that they have now, in a tenth of the time that attributes take: a check of
+    ``torch.compile``'s guards, in PyTorch versions that have it. It may say no where nothing has changed, as in another
+    mode of dispatch."""
+    guards = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+    if guards is None:
+        return lambda *_: False
+    check: Callable[..., bool] = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return check
 
 
-def addresses(lines: set[int]) -> ctypes.Array[ctypes.c_uint64]:
-    """Lines as ``fetch`` of ``guard.ll`` takes them: their number, and their addresses."""
-    return (ctypes.c_uint64 * (1 + len(lines)))(len(lines), *[LINE * line for line in sorted(lines)])
+class Watch:
+    """The tensors of modules by name, as they were when this was made."""
+
+    def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
+        self.modules = modules
+        self.tensors = {
+            _joined(prefix, name): tensor for prefix, module in modules.items() for name, tensor in held(module).items()
+        }
+        # a part that torch.compile wrapped has the mode of what it wraps, which is a part, too
+        parts = [part for module in modules.values() for part in module.modules() if MODE in vars(part)]
+        contents = [each for part in parts for each in contents_of(part)]
+        tensors = [value for each in contents for value in each if isinstance(value, torch.Tensor)]
+        self._all = list({id(tensor): tensor for tensor in tensors}.values())
+        self._modes = list(map(vars, parts))
+        self._guard = Guard(self._all, [*HOOKS_OF_ALL, *contents])
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether modules have the tensors, submodules and hooks that they had, tensors lie where and as they did, and
+        there are no hooks on gradients."""
+        return (
+            self._guard.holds
+            and not any(map(_backward_hooks, self._all))
+            and not any(map(_accumulation_hooks, self._all))
+        )
+
+    @property
+    def flags(self) -> Flags:
+        """What else decides about the step: which parts are in training mode, which tensors are trained."""
+        return (*[part[MODE] for part in self._modes], *map(_requires_grad, self._all))
+
+    def check(self) -> None:
+        """Raise :class:`InputError` for tensors that a step cannot work on, and hooks that it would not call."""
+        for name, tensor in self.tensors.items():
+            if not tensor.is_contiguous() and tensor.layout is torch.strided:
+                raise InputError(
+                    f"{name!r} {tuple(tensor.shape)} has strides {tensor.stride()}: make it row-major, "
+                    "module.to(memory_format=torch.contiguous_format) for channels-last layers, or "
+                    "tensor.data = tensor.data.contiguous()"
+                )
+            check_memory(tensor, f"{name!r}")
+            if _backward_hooks(tensor) or _accumulation_hooks(tensor):
+                raise InputError(
+                    f"parameter {name!r} has hooks on its gradient, which a step would not call: remove them"
+                )
+        overlap = first_overlap(self.tensors)
+        if overlap is not None:
+            raise InputError(
+                f"{overlap[0]!r} and {overlap[1]!r} are different tensors in the same memory: a step would update one "
+                "through the other; make them one parameter, or clone() one of them"
+            )
+        if any(HOOKS_OF_ALL):
+            raise InputError(
+                "there are hooks on all modules or optimizers, which a step would not call: remove them, or register "
+                "them on modules (module.register_forward_hook)"
+            )
+        for prefix, module in self.modules.items():
+            for path, part in module.named_modules():
+                if part._backward_hooks or part._backward_pre_hooks:
+                    raise InputError(
+                        f"module {_joined(prefix, path)!r} has backward hooks, which a step would not call"
+                    )
 
 
-def lines_of(address: int, size: int) -> range:
-    """The lines that so many bytes lie in."""
-    return range(address // LINE, (address + size - 1) // LINE + 1)
+def contents_of(part: torch.nn.Module) -> Iterator[Collection[Any]]:
+    """The tensors, submodules and hooks of a module, as views of where it keeps them."""
+    kept = part._parameters, part._buffers, part._modules, part._backward_hooks, part._backward_pre_hooks
+    yield from (each.values() for each in kept)
+    for hooks in (part._forward_hooks, part._forward_pre_hooks):
+        yield from (hooks.keys(), hooks.values())  # registered again, a function may be called in another way
 
 
-def lines_of_object(looked_at: Any) -> Iterator[int]:
-    """The lines of an object, and of what it holds where that is a dict or a list."""
-    size = type(looked_at).__basicsize__
-    yield from lines_of(id(looked_at), size)
-    if looked_at and isinstance(looked_at, (dict, list)):
-        (held,) = read(id(looked_at) + WORD * (DICT_ENTRIES if isinstance(looked_at, dict) else LIST_ELEMENTS), 1)
-        yield from lines_of(held, min(max(sys.getsizeof(looked_at) - size, 1), MOST_LINES * LINE))
-
-
-def within(tensor: torch.Tensor, low: int, high: int, ignored: int) -> bool:
-    """Whether all of a row-major tensor's numbers, of 64 bits, are from ``low`` to ``high`` or ``ignored``. In caches
-    that a step has emptied, NumPy takes ten times as long."""
-    return _largest()(tensor.data_ptr(), tensor.numel(), low, ignored) <= high - low
-
-
-@cache
-def _holds() -> Callable[[int], bool]:
-    """``holds`` of ``guard.ll``, which keeps Python's global lock."""
-    call: Callable[[int], bool] = ctypes.PYFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)(library().address("holds"))
-    return call
-
-
-@cache
-def _factors() -> ctypes.Array[ctypes.c_uint64]:
-    """What native code multiplies the words of a tensor by: odd, so that each word counts to its last bit."""
-    layout = tensor_layout()
-    count = 0 if layout is None else layout.python[1] + layout.behind[1] + 2
-    return _words([secrets.randbits(64) | 1 for _ in range(count)])
-
-
-def _words(words: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:
-    return (ctypes.c_uint64 * len(words))(*words)
-
-
-@cache
-def _fetch() -> Callable[[Any], None]:
-    call: Callable[[Any], None] = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(library().address("fetch"))
-    return call
-
-
-@cache
-def _largest() -> Callable[[int, int, int, int], int]:
-    """``largest`` of ``guard.ll``, which lets other threads run."""
-    kind = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 3)
-    call: Callable[[int, int, int, int], int] = kind(library().address("largest"))
-    return call
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix and name else prefix or name
