@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.bundles.contents import ROLES
 from glowtrain.bundles.faces.templates import filled_for
 from glowtrain.bundles.memory import Place
 from glowtrain.bundles.module import BundleModule
@@ -23,13 +22,12 @@ def header(module: BundleModule) -> str:
         threads=module.threads,
         codes=[f"{module.name.upper()}_{code.name} = {code.value}, /* {code.text} */" for code in ErrorCode],
         and_variables=", and its variables what they are at the start" if module.memory.places else "",
-        roles=", ".join(f"{module.name.upper()}_{role.upper()} = {number}" for number, role in enumerate(ROLES)),
         listed=_commented("\n".join(_listed(module.memory.places))),
         unknown=": parameters and statistics are NaN before they are set or loaded" if module.memory.unknown else "",
         hyper=[
             f"{each.element.c} {each.name}; /* {module.hyper[each.name]:g} */" for each in hyper_of(module.functions)
         ],
-        functions="\n".join(_function(module.name, function) for function in module.functions),
+        functions=[_function(module.name, function) for function in module.functions],
     )
 
 

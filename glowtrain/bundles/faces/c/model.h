@@ -70,7 +70,7 @@ uint32_t network_init(network_handle *handle, const network_memory *memory);
  *
 {{listed}}
  */
-enum { {{roles}}, NETWORK_VARIABLES = {{variables}} };
+enum { NETWORK_PARAMETER = 0, NETWORK_STATISTIC = 1, NETWORK_STATE = 2, NETWORK_VARIABLES = {{variables}} };
 
 typedef struct {
   const char *name, *type;          /* "f32", "i64", ... */
@@ -108,7 +108,7 @@ typedef struct {
 extern const network_hyper network_defaults;
 
 /* {{/hyper}} */
-{{functions}}
+/*{{functions}}*/
 #ifdef __cplusplus
 }
 #endif

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from glowtrain.bundles.faces.c.example import STEPS
 from glowtrain.bundles.faces.fortran.names import LONGEST_NAME, dummies, extents, short_lines
 from glowtrain.bundles.faces.templates import filled_for
 from glowtrain.bundles.module import BundleModule
@@ -27,7 +26,6 @@ def program(module: BundleModule, space: str) -> str:
         halves=any(dtype.name == "f16" for dtype in dtypes),
         fills=map(_fill, sorted(dtypes, key=str)),
         declared=[line for function in module.functions for line in _declared(function)],
-        steps=STEPS,
         step=[*_call(module.name, step)] if step else [],
         loss=_buffer(step, step.outputs[0]) if step else "",
         bits=8 * step.outputs[0].type.dtype.size if step else 0,

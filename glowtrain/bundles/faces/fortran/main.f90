@@ -95,7 +95,7 @@ program main
 
   call check("open", network_open(model))
   ! {{#step}}
-  do number = 1, {{steps}}
+  do number = 1, 5
     !{{step}}
     state = not(0_c_int32_t)
     call check("save", network_save(model%handle, c_funloc(add), c_loc(state)))

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.bundles.faces.c.example import STEPS
 from glowtrain.bundles.faces.rust.names import CRATES, KEYWORDS, argument
 from glowtrain.bundles.faces.templates import filled, filled_for
 from glowtrain.bundles.faces.words import named
@@ -88,12 +87,10 @@ def program(module: BundleModule, crate: str) -> str:
     """The text of ``examples/train.rs``."""
     step = module.step
     loss = step.outputs[0] if step else None
-    return filled_for(
-        module,
+    return filled(
         "rust/train.rs",
-        crate=crate,
+        crate,
         hyper=module.hyper,
-        steps=STEPS,
         step=[*_example(step)] if step else [],
         digits=2 * loss.type.dtype.size if loss else 0,
         bits=".to_bits()" if loss and loss.element.rust.startswith("f") else "",

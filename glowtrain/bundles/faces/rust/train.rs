@@ -1,9 +1,9 @@
 //! Runs network on made-up batches and prints what comes out, as bits; expected.txt holds them.
 #![allow(non_snake_case, dead_code)]
 
-use {{crate}}::Model;
+use network::Model;
 // {{#hyper}}
-use {{crate}}::Hyper;
+use network::Hyper;
 // {{/hyper}}
 
 /// Batches: the upper eight bits of a congruential generator, as numbers of a type.
@@ -26,13 +26,16 @@ fn half(word: u32) -> u16 {
     if bits & 0x7fff_ffff == 0 {
         return 0;
     }
-    ((bits >> 16 & 0x8000) | ((bits >> 13 & 0x3fc00) - ((127 - 15) << 10)) | (bits >> 13 & 0x3ff)) as u16
+    ((bits >> 16 & 0x8000) | ((bits >> 13 & 0x3fc00) - ((127 - 15) << 10)) | (bits >> 13 & 0x3ff))
+        as u16
 }
 
 /// CRC-32, begun with !0 and inverted at the end.
 fn checksum(state: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(state, |state, byte| {
-        (0..8).fold(state ^ u32::from(*byte), |state, _| state >> 1 ^ (0xedb8_8320 & (state & 1).wrapping_neg()))
+        (0..8).fold(state ^ u32::from(*byte), |state, _| {
+            state >> 1 ^ (0xedb8_8320 & (state & 1).wrapping_neg())
+        })
     })
 }
 
@@ -40,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut model = Model::new()?;
     let mut last = 0;
     // {{#step}}
-    for number in 1..={{steps}} {
+    for number in 1..=5 {
         //{{step}}
         let mut state = !0;
         model.save(|bytes| {

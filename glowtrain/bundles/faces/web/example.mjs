@@ -2,7 +2,7 @@
 //   node example.mjs | cmp - expected.txt
 import { load } from "./network.mjs";
 
-const STEPS = {{steps}};
+const STEPS = 5;
 
 // Batches: the upper bits of a congruential generator, multiples of 1/64 from -2 up to 2; whole numbers are 0 or 1.
 let last = 0;

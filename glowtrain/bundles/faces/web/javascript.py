@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.bundles.faces.c.example import STEPS
 from glowtrain.bundles.faces.templates import as_json, filled
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
@@ -25,7 +24,8 @@ def script(module: BundleModule) -> str:
 def javascript(module: BundleModule, weights: Weights) -> str:
     """The text of ``NAME.mjs``."""
     beside = f' = new URL("{module.name}.safetensors", import.meta.url)' if weights == "file" else ""
-    return _library(module, exports=True, beside=beside)
+    given = f'source = new URL("{module.name}.wasm", import.meta.url), weights{beside}'
+    return _library(module, exports=True, load=f"const load = ({given}) => instantiate(source, weights);")
 
 
 def _library(module: BundleModule, **parts: object) -> str:
@@ -37,13 +37,13 @@ def worker(module: BundleModule) -> str:
     """The text of ``worker.mjs``."""
     methods = [method_of(function) for function in module.functions]
     inputs = ", ".join(each.name for each in module.functions[0].inputs)
-    listed = as_json([*methods, *OWN_METHODS])
+    listed = f"const METHODS = {as_json([*methods, *OWN_METHODS])};"
     return filled("web/worker.mjs", module.name, method=methods[0], inputs=inputs, methods=listed)
 
 
 def example(module: BundleModule) -> str:
     """The text of ``example.mjs``, which prints what ``main.c`` does."""
-    return filled("web/example.mjs", module.name, steps=STEPS)
+    return filled("web/example.mjs", module.name)
 
 
 def method_of(function: BundleFunction) -> str:

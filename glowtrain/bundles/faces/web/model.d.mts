@@ -20,7 +20,7 @@ export declare class Model {
   readonly description: typeof description;
 }
 
-export type ErrorCode = {{codes}};
+//{{codes}}
 
 export declare class GlowtrainError extends Error {
   readonly code: ErrorCode;

@@ -288,7 +288,7 @@ async function instantiate(source, weights) {
 // {{#exports}}
 
 /** Load the model; without addresses, from the files beside this one. */
-const load = (source = new URL("network.wasm", import.meta.url), weights{{beside}}) => instantiate(source, weights);
+//{{load}}
 
 export { GlowtrainError, Model, description, load };
 // {{/exports}}

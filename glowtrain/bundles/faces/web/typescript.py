@@ -21,7 +21,7 @@ def declarations(module: BundleModule) -> str:
         module.name,
         interfaces="\n\n".join([*interfaces, _weights(module)]),
         methods=map(_method, module.functions),
-        codes=" | ".join(f'"{name}"' for name in (*names, "BAD_INPUT", "OUT_OF_MEMORY")),
+        codes=f"export type ErrorCode = {' | '.join(map(as_json, (*names, 'BAD_INPUT', 'OUT_OF_MEMORY')))};",
     )
 
 

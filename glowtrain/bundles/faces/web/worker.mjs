@@ -5,7 +5,7 @@
 //   worker.postMessage({ id: 1, method: "{{method}}", args: [{ {{inputs}} }] });
 import { load } from "./network.mjs";
 
-const METHODS = {{methods}};
+//{{methods}}
 const model = load();
 
 addEventListener("message", async ({ data: { id, method, args = [] } }) => {
