@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
+from glowtrain.presentation.figures import check_drawing
 from glowtrain.trainer.checkpoints import files
 from glowtrain.types import Array
 
@@ -25,6 +26,13 @@ def check_writable(*paths: Path | None) -> None:
     for path in paths:
         if path is not None:
             files.check_writable(path)
+
+
+def check_reports(*paths: Path | None, page: Path | None) -> None:
+    """The same for reports, of which a ``page`` has figures. Raises :class:`MissingExtraError` without matplotlib."""
+    check_writable(*paths, page)
+    if page is not None:
+        check_drawing()
 
 
 def check_differs(model: str, *outputs: Path | None) -> None:
@@ -58,6 +66,14 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file: the whole of it or nothing. Raises :class:`CheckpointError`."""
     files.write_atomically(path, text.encode())
+
+
+def write_texts(*texts: tuple[Path | None, Callable[[], str]]) -> Iterator[Path]:
+    """Write those texts that have a path, each of them whole or not at all. Raises :class:`CheckpointError`."""
+    for path, text in texts:
+        if path is not None:
+            write_text(path, text())
+            yield path
 
 
 def _plain(array: Array) -> Array:

@@ -12,7 +12,7 @@ import typer
 
 from glowtrain import quantization as q
 from glowtrain.backends.base import Backend
-from glowtrain.cli.arguments.files import check_writable
+from glowtrain.cli.arguments.files import check_reports
 from glowtrain.cli.arguments.quantize_options import Format
 from glowtrain.cli.arguments.training import RunLength, optimizer_of, schedule_of
 from glowtrain.cli.terminal.console import INTERRUPTED, err, out
@@ -23,7 +23,6 @@ from glowtrain.memory.byte_size import byte_text
 from glowtrain.onnx_io import save
 from glowtrain.onnx_io.read.source import bytes_on_disk
 from glowtrain.optim import Optimizer
-from glowtrain.presentation.figures import check_drawing
 from glowtrain.presentation.words import plural
 from glowtrain.quantization.calibration.batches import Batch, batches
 from glowtrain.quantization.export.files import save_quantized
@@ -50,9 +49,7 @@ class QuantizeFiles:
     def check(self) -> None:
         """Raise :class:`InputError` before anything is loaded for a file that could not be written."""
         new_profile = None if self.profile is None or self.profile.exists() else self.profile
-        check_writable(self.model, self.page, self.plain, new_profile)
-        if self.page is not None:
-            check_drawing()
+        check_reports(self.model, self.plain, new_profile, page=self.page)
 
     def check_savable(self, recipe: q.Recipe) -> None:
         """Raise :class:`QuantizationError` if the operator set that was asked for is too old for a recipe."""

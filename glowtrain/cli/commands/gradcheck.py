@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from glowtrain import losses
 from glowtrain.cli.arguments import gradcheck_options as given
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.feed import examples_in, some_inputs_in
-from glowtrain.cli.arguments.files import check_writable, write_text
+from glowtrain.cli.arguments.files import check_reports, write_texts
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
 from glowtrain.cli.terminal.console import command, note, out
 from glowtrain.cli.terminal.progress import counting
 from glowtrain.errors import InputError
 from glowtrain.gradcheck import PROFILES, GradcheckReport, RegistryReport, check, check_registry, page
-from glowtrain.gradcheck.report.html import write_html
-from glowtrain.gradcheck.report.junit import write_junit
+from glowtrain.gradcheck.report.html import html_page
+from glowtrain.gradcheck.report.junit import junit_xml
 from glowtrain.graph import Graph, Template, lookup, registered
 from glowtrain.losses import Loss
-from glowtrain.presentation.figures import check_drawing
 from glowtrain.presentation.words import unknown
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.types import Array
@@ -77,8 +76,7 @@ def gradcheck(
     glowtrain gradcheck model.onnx --input batch.npz --loss mse
     """
     import_modules(modules)
-    files = GradcheckFiles(json_path, junit, html, markdown)
-    files.check()
+    check_reports(json_path, junit, markdown, page=html)
     about_model = bool(input_path or loss or output or untie or open_batch)
     _check_subject(model, op, programs, markdown, about_model=about_model)
     if model is None:
@@ -90,7 +88,15 @@ def gradcheck(
     else:
         network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie)
         report = of_model(network, seed, input_path, loss, output)
-    written = files.write(report, _again(modules, op, profile, examples, seed, programs, first))
+    texts: list[tuple[Path | None, Callable[[], str]]] = [
+        (json_path, lambda: f"{report.to_json()}\n"),
+        (junit, partial(junit_xml, report)),
+        (html, partial(html_page, report)),
+    ]
+    if isinstance(report, RegistryReport):
+        again = _again(modules, op, profile, examples, seed, programs, first, markdown)
+        texts.append((markdown, partial(page, report, again)))
+    written = [*write_texts(*texts)]
     show(report, every=every or bool(op) or model is not None)
     for path in written:
         out.print(f"wrote {path}")
@@ -107,36 +113,6 @@ def _check_subject(
         raise InputError(f"give a MODEL or {'--op' if op else '--markdown'}, not both")
     if model is None and about_model:
         raise InputError("--input, --loss, --output, --untie and --open-batch are for a MODEL of your own; give one")
-
-
-@dataclass(frozen=True)
-class GradcheckFiles:
-    """Where a report goes."""
-
-    json: Path | None
-    junit: Path | None
-    html: Path | None
-    markdown: Path | None
-
-    def check(self) -> None:
-        """Raise :class:`InputError` before anything is checked for a file that could not be written."""
-        check_writable(self.json, self.junit, self.html, self.markdown)
-        if self.html is not None:
-            check_drawing()
-
-    def write(self, report: GradcheckReport, command: str) -> list[Path]:
-        """Write the report, which ``command`` gives again; the files that were written."""
-        written = [self.json, self.junit, self.html, self.markdown if isinstance(report, RegistryReport) else None]
-        if self.json is not None:
-            report.to_json(self.json)
-        if self.junit is not None:
-            write_junit(report, self.junit)
-        if self.html is not None:
-            write_html(report, self.html)
-        if self.markdown is not None and isinstance(report, RegistryReport):
-            again = f"{command} --markdown {shlex.quote(str(self.markdown))}"
-            write_text(self.markdown, page(report, again))
-        return [path for path in written if path is not None]
 
 
 def of_model(
@@ -181,12 +157,14 @@ def _again(
     seed: int,
     programs: int | None,
     first: int,
+    markdown: Path | None,
 ) -> str:
     """The command that gives the same report."""
     words = ["glowtrain gradcheck", *(f"--import {module}" for module in modules), *(f"--op {name}" for name in names)]
     words += ["" if profile == "ci" else f"--profile {profile}"]
     words += [f"--examples {examples}" if examples else "", f"--seed {seed}" if seed else ""]
     words += [f"--programs {programs}" if programs else "", f"--first {first}" if first else ""]
+    words += [f"--markdown {shlex.quote(str(markdown))}" if markdown else ""]
     return " ".join(filter(None, words))
 
 

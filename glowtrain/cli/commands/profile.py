@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.arguments import options
-from glowtrain.cli.arguments.files import check_writable, write_text
+from glowtrain.cli.arguments.files import check_reports, write_texts
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
 from glowtrain.cli.arguments.training import compile_options, step_graphs, step_options
@@ -19,7 +18,6 @@ from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
-from glowtrain.presentation.figures import check_drawing
 from glowtrain.profiling import table
 from glowtrain.profiling.measure import RUNS
 from glowtrain.profiling.measure import profile as measured
@@ -78,8 +76,7 @@ def profile(
     glowtrain profile cnn --train --memory small
     """
     import_modules(modules)
-    files = ProfileFiles(html, trace, json_path)
-    files.check()
+    check_reports(trace, json_path, page=html)
     step_options(micro_batches, residuals, train=train)
     chosen = backend_of(backend, threads)
     graph = model_graph(model, dims, batch_size, open_batch=open_batch, untie=untie)
@@ -89,32 +86,9 @@ def profile(
     with waiting("profiling") as told, proposing(graphs, graph.binding, how, chosen):
         report = measured(step, chosen, runs, told=told, options=how)
     show(report)
-    files.write(report)
-
-
-@dataclass(frozen=True)
-class ProfileFiles:
-    """Where a profile goes beside the terminal."""
-
-    html: Path | None
-    trace: Path | None
-    json: Path | None
-
-    def check(self) -> None:
-        """Raise before long work for what could not be written."""
-        check_writable(self.html, self.trace, self.json)
-        if self.html is not None:
-            check_drawing()
-
-    def write(self, report: ProfileReport) -> None:
-        """Write what is wanted, each whole or not at all, and say so."""
-        texts: list[tuple[Path | None, Callable[[ProfileReport], str]]] = [
-            (self.html, html_page), (self.trace, trace_text), (self.json, json_text),
-        ]  # fmt: skip
-        for path, text in texts:
-            if path is not None:
-                write_text(path, text(report))
-                out.print(f"wrote {path}")
+    texts = (html, html_page), (trace, trace_text), (json_path, json_text)
+    for path in write_texts(*((path, partial(text, report)) for path, text in texts)):
+        out.print(f"wrote {path}")
 
 
 def model_graph(model: str, dims: list[str], batch_size: int | None, *, open_batch: bool, untie: list[str]) -> Graph:
