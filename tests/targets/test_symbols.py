@@ -28,7 +28,7 @@ def share(name: str) -> list[Case]:
 
 
 def kind(name: str) -> tuple[object, ...]:
-    """What decides for which operations there are instructions, whatever the width of vectors, and what a system adds."""
+    """What decides for which operations there are instructions, whatever vectors are wide, and what a system adds."""
     target = Target.named(name)
     operations = target.soft, target.has_fma, target.has_half, target.has_rounding, bool(target.features)
     return target.architecture, target.pointer_bits, target.system == "windows", operations
