@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
 
@@ -19,13 +19,11 @@ from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.interface import VERSION, Interface, interface_text
 from glowtrain.bundles.memory import VariableMemory, placed
 from glowtrain.bundles.signature import BundleFunction, function_of, hyper_of
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.service import in_bytes, plans_of
 from glowtrain.errors import BundleError
-from glowtrain.memory.budget import KEEP, Budget
 from glowtrain.ops.quantized.fixed_point import Rescale
 from glowtrain.optim import HYPER
 from glowtrain.optimize.fixed_point import in_fixed_point
-from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options
 
 
@@ -103,10 +101,10 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     functions of this process, and for ``fixed_point`` where nothing is quantized.
     """
     contents, target = contents.fixed() if known else contents, target.unasked
-    options = in_bytes(contents, options)
+    options = in_bytes(contents.graphs, options)
     if options.fixed_point:
         _check_rescaled(contents)
-    plans = _plans(contents, options)
+    plans = plans_of(contents.graphs, options)
     runner: Runner = Shared(GRAIN) if threads > 1 else Whole()
     prefixes = {name: f"{contents.name}__{name}_" for name in plans}
     codes = generate_together(
@@ -117,16 +115,6 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     layouts = {name: layout for function in functions for name, layout in function.layouts.items()}
     memory = placed(contents.variables, contents.roles, layouts, target.alignment, known=known)
     return BundleModule(contents, target, functions, memory, threads, options)
-
-
-def in_bytes(contents: Contents, options: Options) -> Options:
-    """The options with a share of memory as bytes: of all variables and the one arena of all functions, with everything
-    kept and nothing rounded."""
-    if options.memory.share is None or options.memory == KEEP:
-        return options
-    kept = _plans(contents, replace(options, memory=KEEP, residuals=None)).values()
-    whole = sum(variable.type.nbytes for variable in contents.variables) + max(plan.arena for plan in kept)
-    return replace(options, memory=Budget(nbytes=options.memory.limit(whole)))
 
 
 def _check_rescaled(contents: Contents) -> None:
@@ -146,13 +134,3 @@ def _check_natives(name: str, codes: Iterable[Code]) -> None:
             f"{name} calls native functions of this process ({', '.join(sorted(natives))}), which no other program "
             "has; leave native() out of their operators, so that they are compiled from decompose() or lower()"
         )
-
-
-def _plans(contents: Contents, options: Options) -> Mapping[str, Plan]:
-    """The plan of each function. Variables lie in memory as the first function has them."""
-    plans: dict[str, Plan] = {}
-    layouts: dict[str, tuple[int, ...]] = {}
-    for name, graph in contents.graphs.items():
-        plans[name] = planned(graph, replace(options, variable_layouts=tuple(sorted(layouts.items()))))
-        layouts = {v: buffer.layout for v, buffer in plans[name].program.variables.items()} | layouts
-    return plans

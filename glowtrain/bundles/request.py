@@ -15,8 +15,9 @@ from glowtrain.bundles.arguments import check_name, check_seed, target_of
 from glowtrain.bundles.contents import PREDICT, STEP, Contents, batch_symbol, contents_of, step_with_constants
 from glowtrain.bundles.devices.fitting import Beside, layers_of, require_ram
 from glowtrain.bundles.devices.sizes import size_of
-from glowtrain.bundles.module import BundleModule, in_bytes, module_of
+from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.weights import Weights
+from glowtrain.compiler.service import in_bytes
 from glowtrain.compiler.walk import planned
 from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Template
@@ -87,7 +88,7 @@ class BundleRequest:
             contents = self._contents().fixed() if self._known else self._contents()
             if contents.trained is None:
                 raise
-            options = in_bytes(contents, self._options(contents))
+            options = in_bytes(contents.graphs, self._options(contents))
             if not _keeps_budget(contents.graphs[PREDICT], options):
                 raise  # parts of a batch would not help a prediction
             graphs, model = contents.trained

@@ -15,6 +15,7 @@ from glowtrain.backends.base import Artifact, Backend, Batches, one_by_one
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.inputs import as_array, check_inputs, shape_of
 from glowtrain.backends.state import State
+from glowtrain.compiler import service
 from glowtrain.compiler.memory_use import MemoryUse, memory_use
 from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.deferred import Deferred
@@ -30,11 +31,9 @@ from glowtrain.stages import Options
 from glowtrain.types import Array, Shape, TensorType
 
 if TYPE_CHECKING:
-    from glowtrain.compiler import walk
     from glowtrain.lower import own_updates
 else:
     own_updates = Deferred("glowtrain.lower.own_updates")
-    walk = Deferred("glowtrain.compiler.walk")
 
 SPECIALISATIONS = 32
 """Bindings of a template that a function keeps compiled, unless it is told another number."""
@@ -89,8 +88,7 @@ def compile_artifact(
         raise InputError(f"compile_artifact takes a graph, {no_graph(graph)}")
     resolved = backend_of(backend)
     options = Options(facts=resolved.facts, fixed_point=fixed_point, prefix=prefix, linkable=True)
-    artifact: Artifact = walk.arrive(graph, options, resolved.stages(walk.WALK))
-    return artifact
+    return service.artifact(graph, resolved, options)
 
 
 class Function:

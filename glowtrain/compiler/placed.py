@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from glowtrain.backends.base import Backend, PlacedInstance
-from glowtrain.compiler.specialisation import enough_memory, executable_of
+from glowtrain.compiler.service import build, enough_memory
 from glowtrain.graph import Graph
 from glowtrain.stages import Options
 
@@ -24,7 +24,7 @@ class PlacedFunction:
         self.names = tuple(names)
         options = replace(Options(facts=backend.facts), row_major_variables=True)
         with enough_memory(graph):
-            self._executable = executable_of(graph, backend, options)
+            self._executable = build(graph, backend, options)
             self._idle: list[PlacedInstance] = [self._executable.placed(self.names)]
 
     def __call__(self, addresses: Sequence[int]) -> None:

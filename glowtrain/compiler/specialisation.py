@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from threading import Condition
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from glowtrain.backends.base import Artifact, Backend, Batches, Executable, Instance
-from glowtrain.backends.cache.folder import Cache
-from glowtrain.backends.cache.key import key_of
+from glowtrain.backends.base import Backend, Batches, Instance
 from glowtrain.backends.inputs import check_batches, check_inputs
 from glowtrain.backends.state import State
-from glowtrain.deferred import Deferred
-from glowtrain.errors import ArtifactError, CodegenError, InputError
+from glowtrain.compiler.service import build, enough_memory, too_large
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Graph
 from glowtrain.stages import Options
-from glowtrain.types import Array, type_of
-
-if TYPE_CHECKING:
-    from glowtrain.compiler import walk
-else:
-    walk = Deferred("glowtrain.compiler.walk")
+from glowtrain.types import Array
 
 Outputs = TypeVar("Outputs", dict[str, Array], dict[str, Array] | None, bool, float)
 
-SMALL = 1 << 26
-"""Bytes of a graph's tensors together below which it is not they for which memory does not suffice."""
 IDLE = os.cpu_count() or 1
 """Instances of one specialisation at most: more of them would not run at once, each with memory of its own."""
 
@@ -45,7 +34,7 @@ class Specialisation:
             self.graph = graph
             self.options = options
             self.state = state
-            self.executable = executable_of(graph, backend, options)
+            self.executable = build(graph, backend, options)
             state.add(graph.initial_values)
             self._indexing = graph.indexed_inputs
             """The inputs whose elements must be looked at before the rest goes to an instance as it is."""
@@ -167,71 +156,3 @@ class Specialisation:
         if self._waiting:
             with self._given_back:
                 self._given_back.notify()
-
-
-def executable_of(graph: Graph, backend: Backend, options: Options) -> Executable:
-    """A graph, compiled and loaded; from the backend's cache where it is there."""
-    cache, key = backend.cache, _key(graph, backend, options)
-    if cache is None or key is None:
-        return backend.load(_compiled(graph, backend, options))
-    if (found := _kept(graph, backend, cache, key)) is not None:
-        return found
-    artifact = _compiled(graph, backend, options)
-    if artifact.portable:
-        cache.put(key, artifact.to_bytes())
-    return backend.load(artifact)
-
-
-def _compiled(graph: Graph, backend: Backend, options: Options) -> Artifact:
-    """The artifact of a graph, which will be loaded."""
-    backend.expect()
-    artifact: Artifact = walk.arrive(graph, options, backend.stages(walk.WALK))
-    return artifact
-
-
-def _key(graph: Graph, backend: Backend, options: Options) -> str | None:
-    """Under which key the code is kept, if it is.
-
-    What operators and backends of other packages do can depend on more than their sources, so their code is kept only
-    where someone asked for it.
-    """
-    if backend.cache is None:
-        return None
-    return key_of(graph, backend.fingerprint, options, [type(backend)], elsewhere=not backend.cache.own)
-
-
-def _kept(graph: Graph, backend: Backend, cache: Cache, key: str) -> Executable | None:
-    """The code that a cache has, loaded; None where there is none, or it is damaged or of another graph."""
-    data = cache.get(key)
-    if data is None:
-        return None
-    inputs, outputs = graph.input_types, graph.output_types
-    variables = {name: type_of(initial) for name, initial in graph.initial_values.items()}
-    try:
-        artifact = backend.read(data)
-        return backend.load(artifact) if artifact.fits(inputs, variables, outputs) else None
-    except (ArtifactError, CodegenError):
-        return None
-
-
-@contextmanager
-def enough_memory(graph: Graph) -> Iterator[None]:
-    """Raise :class:`InputError` naming the largest tensor of a graph where memory does not suffice."""
-    try:
-        yield
-    except MemoryError:
-        raise too_large(graph) from None
-
-
-def too_large(graph: Graph) -> InputError:
-    """The error that names the largest tensor of a graph; of a small graph it says that others take the memory."""
-    values = {*graph.inputs, *graph.variables, *(value for node in graph.nodes for value in node.outputs)}
-    largest = max(values, key=lambda value: value.type.nbytes)
-    needed = sum(value.type.nbytes for value in values)
-    advice = "use smaller dimensions"
-    if needed < SMALL:
-        advice = f"all its tensors are {needed:,}: what else this process holds takes the memory, or a limit is too low"
-    return InputError(
-        f"{graph.name}: there is not enough memory: its largest tensor is {largest.type}, {largest.type.nbytes:,} "
-        f"bytes; {advice}"
-    )

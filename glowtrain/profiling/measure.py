@@ -9,7 +9,7 @@ from typing import Any
 from glowtrain.backends.base import Backend, Instance, StepProfile
 from glowtrain.backends.limits import FUNCTIONS
 from glowtrain.backends.state import State
-from glowtrain.compiler.specialisation import enough_memory, executable_of
+from glowtrain.compiler.service import build, enough_memory
 from glowtrain.compiler.walk import WALK, walk
 from glowtrain.errors import BackendError
 from glowtrain.graph import Graph
@@ -42,7 +42,7 @@ def profile(
     options = replace(options, pack_variables=not graph.updates)  # those of a step are shared, those of a model its own
     with enough_memory(graph):
         counted = _counted(graph, backend, options)
-        plain = executable_of(graph, backend, options).bind(_state(graph))
+        plain = build(graph, backend, options).bind(_state(graph))
         told("running")
         timing = timed(plain, counted.instance, random_inputs(graph) if inputs is None else inputs, runs)
     told("measuring the machine")

@@ -12,7 +12,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.bundles.contents import contents_of
 from glowtrain.bundles.devices.sizes import BundleSize
-from glowtrain.bundles.module import in_bytes
+from glowtrain.compiler.service import in_bytes
 from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Value
 from glowtrain.memory.budget import Budget, Memory, budget_of
@@ -160,6 +160,6 @@ def test_a_share_is_of_what_a_bundle_needs_with_nothing_rounded() -> None:
     def limit(residuals: ResidualType) -> Budget:
         step = gt.Trainer(pooled, LOSS, gt.optim.SGD(0.1), residuals=residuals)
         contents = contents_of(step, None, None, None, {"batch": 16}, None)
-        return in_bytes(contents, replace(step.options, memory=budget_of(0.5))).memory
+        return in_bytes(contents.graphs, replace(step.options, memory=budget_of(0.5))).memory
 
     assert limit("bf16") == limit(None)

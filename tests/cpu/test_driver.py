@@ -15,7 +15,7 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.driver import exponent
 from glowtrain.backends.cpu.executable import NativeInstance
 from glowtrain.backends.state import State
-from glowtrain.compiler.specialisation import executable_of
+from glowtrain.compiler.service import build
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Input, Variable
 from glowtrain.ops.elementwise.arithmetic import Div
@@ -47,7 +47,7 @@ def summing(dtype: DType = gt.f32) -> Graph:
 def bound(graph: Graph, threads: int = 1) -> NativeInstance:
     backend = Cpu(threads=1) if threads == 1 else Cpu().sharing(threads)
     state = State({variable.name: variable.initial for variable in graph.variables})
-    made = executable_of(graph, backend, DEFAULT).bind(state)
+    made = build(graph, backend, DEFAULT).bind(state)
     assert isinstance(made, NativeInstance)
     return made
 

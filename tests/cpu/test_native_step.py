@@ -14,7 +14,7 @@ import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.executable import NativeInstance
 from glowtrain.backends.state import State
-from glowtrain.compiler.specialisation import executable_of
+from glowtrain.compiler.service import build
 from glowtrain.graph import Graph
 from glowtrain.stages import DEFAULT
 from glowtrain.types import Array
@@ -75,7 +75,7 @@ def instance() -> tuple[NativeInstance, dict[str, Array]]:
     """A bound training step and its inputs."""
     graph, inputs = training_step()
     state = State({variable.name: variable.initial for variable in graph.variables})
-    bound = executable_of(graph, Cpu(), DEFAULT).bind(state)
+    bound = build(graph, Cpu(), DEFAULT).bind(state)
     assert isinstance(bound, NativeInstance)
     return bound, inputs
 

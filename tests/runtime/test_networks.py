@@ -10,7 +10,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.base import Backend, Executable
-from glowtrain.compiler.specialisation import executable_of
+from glowtrain.compiler.service import build
 from glowtrain.errors import (
     BindingError,
     DeadlineError,
@@ -345,7 +345,7 @@ def test_weights_are_read_from_copies_where_memory_is_not_limited(memory: str | 
     graph, device = convolution.bind({}), HostDevice("device", memory=memory)
     inputs = random_inputs(graph)
     options = [Options(facts=device.backend.facts, pack_variables=copies) for copies in (False, True)]
-    plain, copying = (executable_of(graph, device.backend, each).memory.constants for each in options)
+    plain, copying = (build(graph, device.backend, each).memory.constants for each in options)
     assert copying > plain
     with HostManager([device]) as host:
         network = host.add_network("net", graph)
@@ -365,9 +365,9 @@ def test_what_is_updated_has_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def noted(graph: gt.Graph, backend: Backend, options: Options) -> Executable:
         asked.append(options.pack_variables)
-        return executable_of(graph, backend, options)
+        return build(graph, backend, options)
 
-    monkeypatch.setattr(needs, "executable_of", noted)
+    monkeypatch.setattr(needs, "build", noted)
     with HostManager() as host:
         host.add_network("count", counting())
         assert asked == [False]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glowtrain.compiler.specialisation import executable_of
+from glowtrain.compiler.service import build
 from glowtrain.errors import DeviceError, DeviceLostError, GlowtrainError, ProvisionError
 from glowtrain.graph import Graph
 from glowtrain.runtime import HostManager
@@ -29,7 +29,7 @@ Made = Callable[[str], ScriptedDevice | ScriptedMemory]
 @pytest.fixture(autouse=True)
 def compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled is the same in all tests here."""
-    monkeypatch.setattr(needs, "executable_of", _compiled)
+    monkeypatch.setattr(needs, "build", _compiled)
 
 
 _executables: dict[tuple[str, object], Any] = {}
@@ -38,7 +38,7 @@ _executables: dict[tuple[str, object], Any] = {}
 def _compiled(graph: Graph, *others: Any) -> Any:
     key = graph.name, graph.inputs[0].type
     if key not in _executables:
-        _executables[key] = executable_of(graph, *others)
+        _executables[key] = build(graph, *others)
     return _executables[key]
 
 
@@ -111,7 +111,7 @@ def test_a_failure_while_it_is_compiled(count: int, monkeypatch: pytest.MonkeyPa
             raise GlowtrainError("not to be compiled")
         return _compiled(*arguments)
 
-    monkeypatch.setattr(needs, "executable_of", failing)
+    monkeypatch.setattr(needs, "build", failing)
     with HostManager(devices) as host:
         with pytest.raises(GlowtrainError, match="not to be compiled"):
             add(host)

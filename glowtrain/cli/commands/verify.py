@@ -13,7 +13,7 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.contents import PREDICT, STEP, Contents, contents_of
-from glowtrain.bundles.module import in_bytes, module_of
+from glowtrain.bundles.module import module_of
 from glowtrain.bundles.verify.elsewhere import PROGRAM, ExampleRunner
 from glowtrain.bundles.verify.record import Record, check_against, record_of, require_same
 from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
@@ -33,6 +33,7 @@ from glowtrain.cli.arguments.training import (
 from glowtrain.cli.commands.bundle import batch_of
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
+from glowtrain.compiler.service import in_bytes
 from glowtrain.errors import InputError
 from glowtrain.graph import Template
 from glowtrain.presentation.words import plural
@@ -187,7 +188,7 @@ def _recorded(contents: Contents, trace: BitTrace, seed: int, record: Path | Non
 def _here(contents: Contents, settings: Settings, target: Target, steps: int, seed: int) -> BitTrace:
     """What this machine computes with a target's arithmetic."""
     with waiting("computing here"):
-        how = in_bytes(contents, settings(facts_for(target)))
+        how = in_bytes(contents.graphs, settings(facts_for(target)))
         return trace_of(contents, backend_like(target), steps, seed, options=how)
 
 

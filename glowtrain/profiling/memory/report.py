@@ -12,7 +12,7 @@ import numpy as np
 from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.compiler.memory_use import MemoryUse, memory_use
-from glowtrain.compiler.specialisation import enough_memory
+from glowtrain.compiler.service import enough_memory
 from glowtrain.compiler.walk import WALK, walk
 from glowtrain.errors import BackendError
 from glowtrain.graph import Graph

@@ -16,7 +16,7 @@ from glowtrain import losses, nn, optim
 from glowtrain.backends.base import Backend, Executable
 from glowtrain.backends.device import Device, DeviceFacts, Resident, Tensor
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.compiler.specialisation import executable_of
+from glowtrain.compiler.service import build
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Value
 from glowtrain.runtime.device.host_device import HostDevice
@@ -310,7 +310,7 @@ def _inputs(graph: Graph, seed: int = 1) -> dict[str, Array]:
 
 
 def _compiled(device: Device, graph: Graph) -> Executable:
-    return executable_of(graph, device.backend, Options(facts=device.backend.facts))
+    return build(graph, device.backend, Options(facts=device.backend.facts))
 
 
 @contextmanager

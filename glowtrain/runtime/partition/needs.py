@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from glowtrain.backends.base import Backend, Executable
 from glowtrain.backends.device import Device
-from glowtrain.compiler.specialisation import executable_of
+from glowtrain.compiler.service import build
 from glowtrain.graph import Value
 from glowtrain.memory.budget import UNSAID
 from glowtrain.runtime.partition.partition import Part, Partition
@@ -27,7 +27,7 @@ def compiled(parts: Iterable[Part], backend: Backend, *, limited: bool) -> Itera
             facts=backend.facts, variable_layouts=kept, memory=part.memory,
             pack_variables=copies and part.memory == UNSAID,
         )  # fmt: skip
-        executable = executable_of(part.graph, backend, options)
+        executable = build(part.graph, backend, options)
         layouts.update(executable.layouts)
         yield part, executable
 

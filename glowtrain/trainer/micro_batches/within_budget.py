@@ -10,27 +10,19 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from glowtrain.backends.base import Backend
-from glowtrain.compiler import Function, Specialisation
-from glowtrain.deferred import Deferred
+from glowtrain.backends.state import State
+from glowtrain.compiler import Function, Specialisation, service
+from glowtrain.compiler.walk import WALK
 from glowtrain.errors import DifferentiationError, InputError, MemoryBudgetError
 from glowtrain.graph import Binding, Graph
 from glowtrain.graph.specialise.binding import Key
-from glowtrain.memory.budget import KEEP, Budget
-from glowtrain.program.program import Plan
-from glowtrain.stages import Options
+from glowtrain.stages import Options, Stage
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.micro_batches.split import AUTO, batch_symbol
 
-if TYPE_CHECKING:
-    from glowtrain.backends.state import State
-    from glowtrain.compiler import walk
-else:
-    walk = Deferred("glowtrain.compiler.walk")
-
-
+STEP = "step"
 Form = Callable[[Graph], Graph]
 """Makes of a trainer's step what is compiled."""
 
@@ -53,12 +45,7 @@ class PartsOfBatches:
 
     def within(self) -> PartsOfBatches:
         """The same within a budget that a share says of the whole step, with nothing rounded: so many bytes."""
-        budget = self.options.memory
-        if budget.share is None:
-            return self
-        kept = replace(self, options=replace(self.options, memory=KEEP, residuals=None)).needed(1)
-        assert kept is not None, "a step that keeps everything has no budget to exceed"
-        return replace(self, options=replace(self.options, memory=Budget(nbytes=budget.limit(kept))))
+        return replace(self, options=service.in_bytes({STEP: self.step(1)}, self.options, self._stages))
 
     def counts(self) -> list[int]:
         """The numbers of parts that the batch has, from 2 on; none where it cannot be split."""
@@ -80,10 +67,13 @@ class PartsOfBatches:
     def needed(self, count: int) -> int | None:
         """The bytes of variables and arena of a step in so many parts; None where they are more than the budget."""
         try:
-            plan: Plan = walk.arrive(self.step(count), self.options, walk.until("plan", self.backend.stages(walk.WALK)))
+            return service.needed(service.plans_of({STEP: self.step(count)}, self.options, self._stages))
         except MemoryBudgetError:
             return None
-        return plan.arena + sum(buffer.type.nbytes for buffer in plan.program.variables.values())
+
+    @property
+    def _stages(self) -> tuple[Stage, ...]:
+        return self.backend.stages(WALK)
 
     def step(self, count: int) -> Graph:
         """The step in so many parts."""
