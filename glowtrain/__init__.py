@@ -13,6 +13,8 @@ from glowtrain.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from glowtrain import data, errors, grad, gradcheck, losses, nn, onnx_io, ops, optim, quantization
+    from glowtrain import serving as serving
+    from glowtrain import torch as torch
     from glowtrain.backends.cpu.backend import Cpu
     from glowtrain.bundles import bundle, bundle_size, load_bundle, save_bundle_weights
     from glowtrain.compiler import compile
@@ -68,9 +70,12 @@ _HOMES = {
     "stop_gradient": "glowtrain.grad",
     "summary": "glowtrain.compiler.outline",
 }
-_MODULES = ("data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim", "quantization")
+_MODULES = (
+    "data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim", "quantization", "serving",
+    "torch",
+)  # fmt: skip
 
-# Without from_torch: whoever imports * need not have PyTorch.
+# Without from_torch, torch and serving: whoever imports * need not have what these need.
 __all__ = [
     "Cpu",
     "GlowtrainError",

@@ -6,17 +6,11 @@ They take images x f32["batch", channels, height, width] of any extents and give
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from glowtrain.deferred import Deferred
+from glowtrain import nn
 from glowtrain.graph import Template, Value
 from glowtrain.ops.elementwise.extrema import Clip
 from glowtrain.types import f32
-
-if TYPE_CHECKING:
-    from glowtrain import nn
-else:
-    nn = Deferred("glowtrain.nn")
 
 Layers = Callable[..., Value]
 

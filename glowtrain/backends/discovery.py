@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib import import_module, metadata
+from typing import Any
 
 from glowtrain.backends.base import Backend
-from glowtrain.deferred import Deferred
 from glowtrain.errors import BackendError, InputError
 from glowtrain.graph.plugins import FAILURES, package_of
 from glowtrain.presentation.words import kind_of
-
-if TYPE_CHECKING:
-    from importlib import metadata
-else:
-    metadata = Deferred("importlib.metadata")
 
 GROUP = "glowtrain.backends"
 BUILT_IN = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +18,11 @@ from glowtrain.backends.state import State
 from glowtrain.compiler import service
 from glowtrain.compiler.memory_use import MemoryUse, memory_use
 from glowtrain.compiler.specialisation import Specialisation
-from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError, UnknownValueError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Binding, Graph, Template, no_graph, no_model
 from glowtrain.graph.specialise.binding import Key, collected, spread
+from glowtrain.lower.own_updates import residuals_for
 from glowtrain.memory.budget import Memory, budget_of
 from glowtrain.memory.residuals import ResidualType
 from glowtrain.pickling import check_pickles
@@ -72,7 +72,7 @@ def compile(
     alone = state is None and memory is None
     options = Options(facts=resolved.facts, fixed_point=fixed_point, memory=budget_of(memory), pack_variables=alone)
     if residuals is not None:
-        options = replace(options, residuals=own_updates.residuals_for(model, residuals))
+        options = replace(options, residuals=residuals_for(model, residuals))
     return Function(model, resolved, state, options, specialisations)
 
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from glowtrain import compiler
 from glowtrain.backends.base import Artifact, Backend, Executable
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cache.key import key_of
-from glowtrain.compiler.walk import WALK, arrive, until
 from glowtrain.errors import ArtifactError, CodegenError, InputError
 from glowtrain.graph import Graph
 from glowtrain.memory.budget import KEEP, Budget
@@ -44,20 +44,22 @@ def build(graph: Graph, backend: Backend, options: Options) -> Executable:
 
 def artifact(graph: Graph, backend: Backend, options: Options) -> Artifact:
     """What a backend makes of a graph."""
-    compiled: Artifact = arrive(graph, options, backend.stages(WALK))
+    compiled: Artifact = compiler.walk.arrive(graph, options, backend.stages(compiler.walk.WALK))
     return compiled
 
 
-def plans_of(graphs: Mapping[str, Graph], options: Options, stages: Sequence[Stage] = WALK) -> dict[str, Plan]:
+def plans_of(graphs: Mapping[str, Graph], options: Options, stages: Sequence[Stage] | None = None) -> dict[str, Plan]:
     """The plan of each function, by its name. Variables lie in memory as the first function that has them wants.
+    ``stages``: those of a backend, by default the neutral ones.
 
     Raises :class:`MemoryBudgetError` for a limit that one of them cannot keep.
     """
+    walk = compiler.walk.until("plan", stages or compiler.walk.WALK)
     found: dict[str, Plan] = {}
     layouts: dict[str, tuple[int, ...]] = {}
     for name, graph in graphs.items():
         shared = replace(options, variable_layouts=tuple(sorted(layouts.items())))
-        found[name] = arrive(graph, shared, until("plan", stages))
+        found[name] = compiler.walk.arrive(graph, shared, walk)
         layouts = {v: buffer.layout for v, buffer in found[name].program.variables.items()} | layouts
     return found
 
@@ -68,7 +70,7 @@ def needed(plans: Mapping[str, Plan]) -> int:
     return sum(sizes.values()) + max(plan.arena for plan in plans.values())
 
 
-def in_bytes(graphs: Mapping[str, Graph], options: Options, stages: Sequence[Stage] = WALK) -> Options:
+def in_bytes(graphs: Mapping[str, Graph], options: Options, stages: Sequence[Stage] | None = None) -> Options:
     """The options with a share of memory as bytes: of what the functions need where everything is kept and nothing
     rounded."""
     budget = options.memory

@@ -12,16 +12,9 @@ an operator of that domain is met for the first time.
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING
+from importlib import import_module, metadata
 
-from glowtrain.deferred import Deferred
 from glowtrain.errors import GlowtrainError, PluginError
-
-if TYPE_CHECKING:
-    from importlib import metadata
-else:
-    metadata = Deferred("importlib.metadata")
 
 GROUP = "glowtrain.operators"
 """The group of entry points."""

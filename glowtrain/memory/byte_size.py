@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
-
-if TYPE_CHECKING:
-    import decimal
-else:
-    decimal = Deferred("decimal")
 
 _TEXT = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d{1,2})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from glowtrain.deferred import Deferred
-
-if TYPE_CHECKING:
-    import difflib
-else:
-    difflib = Deferred("difflib")
 
 OTHER_NAMES = {"learning_rate": "lr", "betas": "beta1", "dense": "linear", "fc": "linear", "verbose": "progress"}
 """What other libraries call things that no letters lead to, and what they are called here."""

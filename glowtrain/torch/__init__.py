@@ -8,5 +8,6 @@ from glowtrain.torch.checking.gradcheck import gradcheck  # noqa: E402  what is 
 from glowtrain.torch.module import from_torch  # noqa: E402  the same
 from glowtrain.torch.step import CompiledStep, RecompilationWarning, compile_step  # noqa: E402  the same
 from glowtrain.torch.step_for_shape import NonFiniteLossWarning  # noqa: E402  the same
+from glowtrain.torch.write_back import to_torch as to_torch  # noqa: E402  the same
 
 __all__ = ["CompiledStep", "NonFiniteLossWarning", "RecompilationWarning", "compile_step", "from_torch", "gradcheck"]

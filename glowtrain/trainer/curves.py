@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
+from glowtrain.presentation import figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from glowtrain.presentation import figures
     from glowtrain.trainer.history import Record
-else:
-    figures = Deferred("glowtrain.presentation.figures")
 
 LOSSES = {"loss": "training", "val_loss": "validation"}
 PARTS = {"train_": "training", "val_": "validation"}

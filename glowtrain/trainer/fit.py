@@ -10,6 +10,7 @@ from typing import TextIO
 
 import numpy as np
 
+from glowtrain import trainer as training
 from glowtrain.data import count_examples
 from glowtrain.errors import BatchError, CheckpointError, InputError, NonFiniteError
 from glowtrain.presentation.words import kind_of, plural
@@ -20,7 +21,6 @@ from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
 from glowtrain.trainer.interrupts import Breakable, Interrupts, Terminated
 from glowtrain.trainer.micro_batches.split import check_batches
 from glowtrain.trainer.pace import Pace
-from glowtrain.trainer.progress import Display
 from glowtrain.trainer.sources.cut import ArraySource
 from glowtrain.trainer.sources.loader import READ_ONCE, LoaderSource, loader_of
 from glowtrain.trainer.sources.source import BatchRow, BatchSource, EpochRows
@@ -109,7 +109,7 @@ class Fit:
         done = self.position.epoch * (self.batches or 0) + self.position.batch
         total = None if self.batches is None else self.target * self.batches
         self.history.stopped = self._nothing_to_do() or _done(self.target)
-        with self.interrupts, Display(self.options.progress, total, done) as display:
+        with self.interrupts, training.progress.Display(self.options.progress, total, done) as display:
             self._begin(display)
             try:
                 while self.position.epoch < self.target and not self._out_of_patience():
@@ -130,7 +130,7 @@ class Fit:
             self.history.plot(self.options.plot)
         return self.history
 
-    def _begin(self, display: Display) -> None:
+    def _begin(self, display: training.progress.Display) -> None:
         """Say how a restored run goes on."""
         told = [self.history.resumed] if self.options.resumed else []
         if isinstance(self.source, LoaderSource):
@@ -141,7 +141,7 @@ class Fit:
         for text in filter(None, told):
             display.say(text)
 
-    def _epoch(self, display: Display) -> None:
+    def _epoch(self, display: training.progress.Display) -> None:
         """The rest of the present epoch, and what comes at its end."""
         self.position.batch_size = self.source.batch_size
         began, before = time.perf_counter(), self.position.examples
@@ -153,7 +153,7 @@ class Fit:
         record |= {"seconds": seconds, "examples_per_second": (self.position.examples - before) / max(seconds, 1e-9)}
         self._end_epoch(record, display)
 
-    def _batches(self, rows: EpochRows, display: Display, began: float) -> float:
+    def _batches(self, rows: EpochRows, display: training.progress.Display, began: float) -> float:
         """Train on the batches of an epoch; the seconds of compiling, which count in no epoch's."""
         epoch, before, compiling = self.position.epoch, self.position.examples, 0.0
         while (row := rows.next(self.position.batch, self._most)) is not None:
@@ -230,7 +230,7 @@ class Fit:
             where = f"validation of epoch {self.position.epoch + 1}"
             raise BatchError(f"{where}, {error}", error.batch) from error.__cause__
 
-    def _end_epoch(self, record: Record, display: Display) -> None:
+    def _end_epoch(self, record: Record, display: training.progress.Display) -> None:
         batches = self.position.batch
         self.history.records.append(record)
         self.trainer.position = Position(self.position.epoch + 1, source=self.position.source)
@@ -266,7 +266,7 @@ class Fit:
         for callback in self.options.callbacks:
             callback(moment)
 
-    def _interrupted(self, display: Display) -> None:
+    def _interrupted(self, display: training.progress.Display) -> None:
         """Keep what there is: the state is whole between steps, and the checkpoint on disk is whole in any case."""
         where = f"interrupted in epoch {self.position.epoch + 1} after batch {self.position.batch}"
         where += "" if self.batches is None else f" of {self.batches}"

@@ -5,25 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from glowtrain.deferred import Deferred
 from glowtrain.errors import BindingError, GlowtrainError, ShapeError
 from glowtrain.grad import SplitStep, gradient_graph, loss_graph, micro_batched_graph, split_step, training_graph
 from glowtrain.grad.parts import Bounds, Parts
 from glowtrain.graph import Binding, Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss
+from glowtrain.lower.own_updates import own_update_names
 from glowtrain.modes.training_and_inference import inference, make_trainable
 from glowtrain.optim import Optimizer
 from glowtrain.trainer.micro_batches.split import AUTO, MicroBatches, part_of
 from glowtrain.trainer.selection.patterns import Trainable, select
 from glowtrain.types import Spec
-
-if TYPE_CHECKING:
-    from glowtrain.lower import own_updates as updates
-else:
-    updates = Deferred("glowtrain.lower.own_updates")
 
 DEFAULT_BATCH = 64
 """Examples in a batch where neither a person nor the model says how many."""
@@ -72,7 +66,7 @@ class TrainerGraphs:
     @cached_property
     def own_updates(self) -> tuple[str, ...]:
         """The variables whose new values the model makes itself, as running statistics, by name."""
-        return updates.own_update_names(self.example_step)
+        return own_update_names(self.example_step)
 
     @cached_property
     def inference_example(self) -> Graph:

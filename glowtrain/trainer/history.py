@@ -6,19 +6,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from glowtrain.deferred import Deferred
 from glowtrain.errors import CheckpointError
+from glowtrain.presentation import figures
 from glowtrain.presentation.tables import Table
 from glowtrain.presentation.words import plural
 from glowtrain.trainer.checkpoints.files import check_writable, write_atomically
 from glowtrain.trainer.curves import form_of, picture
-
-if TYPE_CHECKING:
-    from glowtrain.presentation import figures
-else:
-    figures = Deferred("glowtrain.presentation.figures")
 
 Record = dict[str, float]
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-from glowtrain.deferred import Deferred
+from rich import console
+from rich import progress as bars
+
 from glowtrain.trainer.history import Record
-
-if TYPE_CHECKING:
-    from rich import console
-    from rich import progress as bars
-else:
-    console, bars = Deferred("rich.console"), Deferred("rich.progress")
 
 ROOMY = 80
 """Columns of a terminal on which the bar has room for the speed."""

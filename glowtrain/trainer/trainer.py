@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
+import glowtrain
 from glowtrain.compiler import MemoryUse
-from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
 from glowtrain.trainer.feed import Data
 from glowtrain.trainer.fit import Callback, Fit, FitOptions
 from glowtrain.trainer.graphs import DEFAULT_EPOCHS, optimizer_variables, parameter_names
 from glowtrain.trainer.history import History
 from glowtrain.trainer.steps import Steps
-
-if TYPE_CHECKING:
-    from glowtrain.torch import write_back as bridge
-else:
-    bridge = Deferred("glowtrain.torch.write_back")
 
 
 class Trainer(Steps):
@@ -145,7 +140,7 @@ class Trainer(Steps):
         buffers that the model does not use stay as they are. Needs PyTorch (the extra ``torch``). Raises
         :class:`InputError` that lists what does not fit: nothing has been written then.
         """
-        bridge.to_torch(self, module)
+        glowtrain.torch.to_torch(self, module)
 
     def _restored(self, checkpoint: Path | None) -> bool:
         """Go on from a checkpoint, if there is one. Raises :class:`InputError` where none can be."""

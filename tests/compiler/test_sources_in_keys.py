@@ -35,15 +35,13 @@ def python_file(module: str) -> Path | None:
 
 
 def imports(file: Path) -> Iterator[str]:
-    """The modules that statements of a source, and what is deferred in it, name."""
+    """The modules that statements of a source name, those for type checkers too: packages import these later."""
     for node in ast.walk(ast.parse(file.read_bytes())):
         match node:
             case ast.Import(names):
                 yield from (alias.name for alias in names)
             case ast.ImportFrom(str(module), names):
                 yield from (module, *(f"{module}.{alias.name}" for alias in names))
-            case ast.Call(ast.Name("Deferred"), [ast.Constant(str(module))]):
-                yield module
 
 
 def closure() -> set[Path]:

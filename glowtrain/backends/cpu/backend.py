@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from glowtrain.backends import cpu
 from glowtrain.backends.base import Artifact, Backend, Executable, View
 from glowtrain.backends.cache.location import CacheChoice, chosen
 from glowtrain.backends.cpu.artifact import NativeArtifact
@@ -15,17 +16,12 @@ from glowtrain.backends.cpu.threads.count import GRAIN, checked, default
 from glowtrain.backends.cpu.threads.pool import expect_pool
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
-from glowtrain.deferred import Deferred
 from glowtrain.errors import ArtifactError
 from glowtrain.stages import Facts, Joint, Options, Stage
 
 if TYPE_CHECKING:
-    from glowtrain.backends.cpu import emit, limits
     from glowtrain.backends.limits import MachineLimits
     from glowtrain.program.memory.plan import Plan
-else:
-    emit = Deferred("glowtrain.backends.cpu.emit")
-    limits = Deferred("glowtrain.backends.cpu.limits")
 
 
 class Cpu(Backend):
@@ -107,7 +103,7 @@ class Cpu(Backend):
 
     @property
     def views(self) -> Mapping[str, View]:
-        return {"asm": View("llvm", "the assembler text", emit.assembly_of)}
+        return {"asm": View("llvm", "the assembler text", cpu.emit.assembly_of)}
 
     def stages(self, walk: Sequence[Stage]) -> tuple[Stage, ...]:
         return (
@@ -122,25 +118,25 @@ class Cpu(Backend):
             expect_pool(self.cache)
 
     def limits(self, kinds: Collection[str]) -> MachineLimits:
-        return limits.measured(self.target, self._threads, kinds)
+        return cpu.limits.measured(self.target, self._threads, kinds)
 
     def in_numbers(self, result: Any) -> str:
         if isinstance(result, NativeArtifact):
             return f"{result.size:,} bytes of machine code for {result.target.cpu or result.target.name}"
-        return emit.in_numbers(result)
+        return cpu.emit.in_numbers(result)
 
     def compile(self, subject: Plan, options: Options) -> NativeArtifact:
         return self._compile(options).run(subject)
 
-    def _generate(self, options: Options) -> emit.GenerateCode:
+    def _generate(self, options: Options) -> cpu.emit.GenerateCode:
         target = self.target.unasked if options.linkable else self.target
-        return emit.GenerateCode(target, options, self.grain)
+        return cpu.emit.GenerateCode(target, options, self.grain)
 
-    def _emit(self, options: Options) -> emit.EmitObjects:
-        return emit.EmitObjects(default(), options.linkable)
+    def _emit(self, options: Options) -> cpu.emit.EmitObjects:
+        return cpu.emit.EmitObjects(default(), options.linkable)
 
-    def _compile(self, options: Options) -> emit.CompilePlan:
-        return emit.CompilePlan(self._generate(options), self._emit(options))
+    def _compile(self, options: Options) -> cpu.emit.CompilePlan:
+        return cpu.emit.CompilePlan(self._generate(options), self._emit(options))
 
     def read(self, data: bytes) -> NativeArtifact:
         return NativeArtifact.from_bytes(data)

@@ -7,22 +7,15 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cache.key import sources
 from glowtrain.backends.container import pack, unpack
-from glowtrain.backends.llvm import toolchain
+from glowtrain.backends.llvm import pieces, toolchain
 from glowtrain.backends.llvm.target import Target
-from glowtrain.deferred import Deferred
 from glowtrain.errors import ArtifactError, CodegenError
-
-if TYPE_CHECKING:
-    from glowtrain.backends.llvm import pieces
-else:
-    pieces = Deferred("glowtrain.backends.llvm.pieces")
 
 
 def loaded(name: str, text: str, exports: Sequence[str], cache: Cache | None) -> toolchain.Library:

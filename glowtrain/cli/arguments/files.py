@@ -5,20 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
+from glowtrain.onnx_io.read import source as sources
 from glowtrain.presentation.figures import check_drawing
 from glowtrain.trainer.checkpoints import files
 from glowtrain.types import Array
-
-if TYPE_CHECKING:
-    from glowtrain.onnx_io.read import source as sources
-else:
-    sources = Deferred("glowtrain.onnx_io.read.source")
 
 
 def check_writable(*paths: Path | None) -> None:

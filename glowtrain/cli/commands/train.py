@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,21 +17,16 @@ from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
 from glowtrain.cli.arguments.training import RunLength, optimizer_of, parts_of_batches, schedule_of
 from glowtrain.cli.terminal.console import INTERRUPTED, command, note, out, seconds
-from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.memory.residuals import checked_type
+from glowtrain.onnx_io.write import save as writing
 from glowtrain.presentation.words import plural
 from glowtrain.trainer import History, Trainer
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.graphs import DEFAULT_EPOCHS, default_batch, specs_of
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.interrupts import Terminated
-
-if TYPE_CHECKING:
-    from glowtrain.onnx_io.write import save as writing
-else:
-    writing = Deferred("glowtrain.onnx_io.write.save")
 
 
 @command

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from onnx import defs
 
-from glowtrain.deferred import Deferred
 from glowtrain.graph import Graph, Input, Node, Operator, Value, rewrite
 from glowtrain.graph.operator import as_tuple
+from glowtrain.onnx_io.write import tabular
 from glowtrain.ops.resample.grid_sample import GridSample
 from glowtrain.ops.resample.resize import Resize
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.ops.tensor.split import Split
 from glowtrain.types import TensorType
-
-if TYPE_CHECKING:
-    from glowtrain.onnx_io.write import tabular
-else:
-    tabular = Deferred("glowtrain.onnx_io.write.tabular")
 
 Types = Sequence[TensorType | None]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from glowtrain import compiler
 from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, Specialisation, service
-from glowtrain.compiler.walk import WALK
 from glowtrain.errors import DifferentiationError, InputError, MemoryBudgetError
 from glowtrain.graph import Binding, Graph
 from glowtrain.graph.specialise.binding import Key
@@ -73,7 +73,7 @@ class PartsOfBatches:
 
     @property
     def _stages(self) -> tuple[Stage, ...]:
-        return self.backend.stages(WALK)
+        return self.backend.stages(compiler.walk.WALK)
 
     def step(self, count: int) -> Graph:
         """The step in so many parts."""

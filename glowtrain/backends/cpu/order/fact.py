@@ -6,13 +6,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from glowtrain.deferred import Deferred
+from glowtrain.backends.cpu import order
 
 if TYPE_CHECKING:
-    from glowtrain.backends.cpu.order import kernel as order
     from glowtrain.program.program import Kernel
-else:
-    order = Deferred("glowtrain.backends.cpu.order.kernel")
 
 
 @dataclass(frozen=True)
@@ -20,4 +17,4 @@ class Sums:
     """The fact of this name: it is the same for every target."""
 
     def __call__(self, kernel: Kernel) -> tuple[Hashable, ...]:
-        return order.orders(kernel)
+        return order.kernel.orders(kernel)

@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import glowtrain
 from glowtrain import models as built_in
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
 from glowtrain.cli.commands.serve import arguments as given
 from glowtrain.cli.terminal.console import command
-from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
 from glowtrain.memory.byte_size import parse_bytes
 from glowtrain.names import is_text
 from glowtrain.runtime import HostManager, cpu_devices
-
-if TYPE_CHECKING:
-    from glowtrain.serving import access, logs, repository, server, service
-else:
-    access, logs, repository, server, service = (
-        Deferred(f"glowtrain.serving.{name}") for name in ("access", "logs", "repository", "server", "service")
-    )
 
 
 @command
@@ -68,19 +60,20 @@ def serve(
     if not models and repository_path is None:
         raise InputError("nothing to serve: give ONNX files, or a folder of models with --repository")
     import_modules(modules)
-    chosen = server.ServerOptions(
-        host, port, grpc_port, access.Access.from_file(token_file), tls_cert, tls_key,
+    serving = glowtrain.serving  # only now, as it needs an extra
+    chosen = serving.server.ServerOptions(
+        host, port, grpc_port, serving.access.Access.from_file(token_file), tls_cert, tls_key,
         parse_bytes(max_request, "--max-request"), request_timeout, max_connections, drain,
     )  # fmt: skip
     chosen.check()
     read = partial(open_model, dims=parse_dims(dims), open_batch=open_batch, training=False)
     named = {name: partial(read, path) for name, path in _named(models)}
-    how = repository.ModelOptions(max_batch=max_batch, max_delay=max_delay, queue=queue, replicas=devices)
-    logs.set_up(log_format, log_level)
+    how = serving.repository.ModelOptions(max_batch=max_batch, max_delay=max_delay, queue=queue, replicas=devices)
+    serving.logs.set_up(log_format, log_level)
     manager = HostManager(cpu_devices(devices, threads=threads))
     try:
-        source = repository.Repository(manager, named, repository_path, how)
-        server.Server(service.InferenceService(manager, source), source, chosen, own_process=True).run()
+        source = serving.repository.Repository(manager, named, repository_path, how)
+        serving.server.Server(serving.service.InferenceService(manager, source), source, chosen, own_process=True).run()
     finally:
         manager.close(timeout=drain)
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnx import NodeProto
 
-from glowtrain.deferred import Deferred
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.onnx_io.read.build import Bound, Builder, attributes_of
 from glowtrain.onnx_io.read.rules.control import BodyBuilder
 from glowtrain.onnx_io.schema.tensors import dtype_from_onnx
+from glowtrain.ops.attention import flex
 from glowtrain.types import TensorType
-
-if TYPE_CHECKING:
-    from glowtrain.ops.attention import flex
-else:
-    flex = Deferred("glowtrain.ops.attention.flex")
 
 
 def flex_attention_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
