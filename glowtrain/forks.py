@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Protocol
 from weakref import WeakSet
@@ -19,13 +20,17 @@ _renewable: WeakSet[Renewable] = WeakSet()
 
 def renew_in_children(owner: Renewable) -> None:
     """Have an object, as long as it lives, make its locks anew in children of fork."""
+    _watch_forks()
     _renewable.add(owner)
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Once, for the first object that needs it: who only imports Glowtrain forks as before."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_renew)
 
 
 def _renew() -> None:
     for owner in list(_renewable):
         owner.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)

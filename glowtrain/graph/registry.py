@@ -1,5 +1,5 @@
-"""The registry: every operator by name. It is full whenever it is asked: operators that come along are imported when
-they are looked up, those of other packages when their domain is met."""
+"""The registry: every operator by name. It is full whenever it is asked: operators that come along are all imported
+when one is looked up that is not there yet, those of other packages when their domain is met."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ OWN = "glowtrain"
 
 _registered: dict[str, type[Operator]] = {}
 """The operators whose modules were imported, by key."""
-
-_sought: set[str] = set()
-"""The keys of which all modules that may have the operator were imported."""
 
 Class = TypeVar("Class", bound=type[Operator])
 
@@ -58,20 +55,15 @@ def lookup(key: str) -> type[Operator] | None:
 
     Raises :class:`PluginError` if that package cannot be imported.
     """
-    _import(key)
+    if key not in _registered:
+        _import_all()
     if key not in _registered and (domain := key.rpartition(".")[0]) not in ("", OWN):
         load_domain(domain)
     return _registered.get(key)
 
 
-def _import(key: str) -> None:
-    """Import an operator that comes along."""
-    if key not in _registered and key not in _sought:
-        import_module(BUILT_IN).import_homes(key.rpartition(".")[2])
-        _sought.add(key)
-
-
 def _import_all() -> None:
+    """Import the operators that come along."""
     import_module(BUILT_IN).import_all()
 
 
@@ -79,7 +71,8 @@ class _Operators(MutableMapping[str, type[Operator]]):
     """All operators but those of packages that nobody asked for: those that come along are imported when needed."""
 
     def __getitem__(self, key: str) -> type[Operator]:
-        _import(key)
+        if key not in _registered:
+            _import_all()
         return _registered[key]
 
     def __setitem__(self, key: str, cls: type[Operator]) -> None:

@@ -1,50 +1,19 @@
-"""Every operator, by family: ``gt.ops.Conv``. A module is imported when an operator of it is asked for."""
+"""Every operator, by family: ``gt.ops.Conv``. All are imported when one is asked for by its name."""
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from pkgutil import walk_packages
 
 from glowtrain.graph import Operator, registered
 
-_NAME = re.compile(rb"\n(?:class (\w+)\(|    onnx: ClassVar\[str\] = \"(\w+)\")")
-"""Where an operator's name stands. The line's end before it, which can be searched for fast, comes after something in
-every module: the docstring."""
 
-
-def import_homes(name: str) -> None:
-    """Import the modules of the operators of a name, in any domain. Without their sources, all are imported."""
-    if not homes():
-        import_all()
-    for module in homes().get(name, ()):
-        import_module(module)
-
-
+@cache
 def import_all() -> None:
     """Import every operator."""
-    for module in _modules():
-        import_module(module)
-
-
-@cache
-def _modules() -> tuple[str, ...]:
-    return tuple(module.name for module in walk_packages(__path__, f"{__name__}."))
-
-
-@cache
-def homes() -> dict[str, list[str]]:
-    """The modules of the operators of each name, by their sources: to read them all takes a twentieth of the time that
-    it takes to import them."""
-    found: dict[str, list[str]] = {}
-    for folder in map(Path, __path__):
-        for path in sorted(folder.rglob("*.py")):
-            module = ".".join((__name__, *path.relative_to(folder).with_suffix("").parts))
-            for class_name, name in _NAME.findall(path.read_bytes()):
-                found.setdefault((class_name or name).decode(), []).append(module)
-    return found
+    for module in walk_packages(__path__, f"{__name__}."):
+        import_module(module.name)
 
 
 @cache

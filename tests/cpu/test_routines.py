@@ -19,18 +19,18 @@ TEXT = "define void @f(ptr %at) #0 {\n  store i64 7, ptr %at\n  ret void\n}\n"
 
 @pytest.fixture(autouse=True)
 def nothing_begun() -> Iterator[None]:
-    routines._begun.clear()
+    routines._begun.texts.clear()
     yield
-    assert not routines._begun
+    assert not routines._begun.texts
 
 
 def test_what_was_begun_is_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = toolchain.compile_text(TEXT, Target.host())
     assert routines._made(TEXT) == wanted
     routines.begin("f", TEXT, None)
-    first = routines._begun[TEXT]
+    first = routines._begun.texts[TEXT]
     routines.begin("f", TEXT, None)
-    assert routines._begun[TEXT] is first
+    assert routines._begun.texts[TEXT] is first
     first.join()
     monkeypatch.setattr(routines, "_compiled", lambda text: pytest.fail("compiled again"))
     assert routines._made(TEXT) == wanted

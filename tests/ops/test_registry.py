@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glowtrain import ops
 from glowtrain.gradcheck.operators.oracles import GRADIENT, applied, check_sample, described, drawn
 from glowtrain.gradcheck.report.report import Measure
 from glowtrain.gradcheck.strategies import samples
 from glowtrain.graph import Operator, Sample, lookup, plugins, registered
-from glowtrain.ops import homes
 from glowtrain.ops.core.family import Elementwise
 
 EVERY = pytest.mark.parametrize("key", [cls.key() for cls in registered()])
@@ -32,20 +33,26 @@ def bad(sample: Sample, oracles: tuple[str, ...]) -> list[Measure]:
     return [measure for measure in check_sample(sample, oracles) if measure.status in ("failed", "kink")]
 
 
-@EVERY
-def test_is_found_by_its_name_alone(key: str) -> None:
-    """What imports nothing but the modules of a name must import the operator."""
-    cls = operator_of(key)
-    if cls.__module__.startswith("glowtrain.ops."):
-        assert cls.__module__ in homes()[cls.onnx]
+FIRST = {
+    "lookup": "lookup('Tan') and lookup('glowtrain.ScatterAdd')",
+    "the registry": "OPERATORS['Tan']",
+    "its length": "len(OPERATORS) > 200",
+    "the package": "glowtrain.ops.Tan",
+    "all": "any(cls.onnx == 'Tan' for cls in registered())",
+}
 
 
-def test_without_sources_all_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(ops, "homes", dict)
-    monkeypatch.setattr(ops, "import_all", lambda: asked.append("all"))
-    ops.import_homes("Relu")
-    assert asked == ["all"]
+@pytest.mark.parametrize("way", FIRST)
+def test_the_registry_is_full_for_who_asks_first(way: str) -> None:
+    """In a process that has imported no operator."""
+    script = f"""
+import sys, glowtrain.ops
+from glowtrain.graph import OPERATORS, lookup, registered
+assert "glowtrain.ops.elementwise.transcendental" not in sys.modules
+assert {FIRST[way]}
+assert lookup("NoSuchOperator") is None
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @EVERY

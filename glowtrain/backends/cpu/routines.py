@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
@@ -16,6 +15,7 @@ from glowtrain.backends.container import pack, unpack
 from glowtrain.backends.llvm import pieces, toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.errors import ArtifactError, CodegenError
+from glowtrain.forks import renew_in_children
 
 
 def loaded(name: str, text: str, exports: Sequence[str], cache: Cache | None) -> toolchain.Library:
@@ -25,12 +25,13 @@ def loaded(name: str, text: str, exports: Sequence[str], cache: Cache | None) ->
 
 def begin(name: str, text: str, cache: Cache | None) -> None:
     """Begin to compile a text, on a thread beside, for who will soon ask for its functions; unless the cache has it."""
-    if text in _begun or (cache is not None and _kept(name, text, cache) is not None):
+    if text in _begun.texts or (cache is not None and _kept(name, text, cache) is not None):
         return
+    renew_in_children(_begun)
     making = _Making(text)
     with suppress(RuntimeError):  # no more threads: who asks compiles it
         making.start()
-        _begun[text] = making
+        _begun.texts[text] = making
 
 
 class _Making(Thread):
@@ -52,10 +53,18 @@ class _Making(Thread):
         return self._made
 
 
-_begun: dict[str, _Making] = {}
-"""The texts that threads are at, or were, of which nobody has asked for the object."""
-if hasattr(os, "register_at_fork"):  # a child has none of the threads
-    os.register_at_fork(after_in_child=_begun.clear)
+class _Begun:
+    """The texts that threads are at, or were, of which nobody has asked for the object."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, _Making] = {}
+
+    def renew(self) -> None:
+        """None: a child of fork has none of the threads."""
+        self.texts.clear()
+
+
+_begun = _Begun()
 
 
 def _object(name: str, text: str, cache: Cache | None) -> bytes:
@@ -69,7 +78,7 @@ def _object(name: str, text: str, cache: Cache | None) -> bytes:
 
 
 def _made(text: str) -> bytes:
-    begun = _begun.pop(text, None)
+    begun = _begun.texts.pop(text, None)
     return (begun and begun.object()) or _compiled(text)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
 import threading
 import warnings
 from importlib import resources
@@ -22,6 +21,7 @@ from glowtrain.backends.cpu.routines import begin, loaded
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
+from glowtrain.forks import renew_in_children
 from glowtrain.types import Array
 
 SPINS = 2000
@@ -108,11 +108,14 @@ class _Pools:
 
     def of(self, threads: int, cache: Cache | None) -> ThreadPool:
         with self._lock:
+            if not self._made:
+                renew_in_children(self)
+                atexit.register(self.stop)
             if threads not in self._made:
                 self._made[threads] = ThreadPool(threads, cache)
             return self._made[threads]
 
-    def forget(self) -> None:
+    def renew(self) -> None:
         """Begin anew in a child of fork: it has the thread that forked alone, and another one may have held a lock."""
         self._lock = threading.Lock()
         for pool in self._made.values():
@@ -124,9 +127,6 @@ class _Pools:
 
 
 _pools = _Pools()
-atexit.register(_pools.stop)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pools.forget)
 
 
 def pool_of(threads: int, cache: Cache | None = None) -> ThreadPool:

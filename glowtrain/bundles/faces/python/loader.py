@@ -23,6 +23,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 from weakref import WeakSet
@@ -386,6 +387,7 @@ class BundleInstance:
         self._weights = weights
         self._lock = threading.Lock()
         self._pool = self._pool_of(threads)
+        _watch_forks()
         _INSTANCES.add(self)
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update."""
@@ -587,8 +589,11 @@ def _renew() -> None:
         instance._renew()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+@cache
+def _watch_forks() -> None:
+    """Once, for the first instance."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_renew)
 
 
 def _argument(value: Any) -> Any:
