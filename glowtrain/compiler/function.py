@@ -30,11 +30,6 @@ from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
 from glowtrain.types import Array, Shape, TensorType
 
-if TYPE_CHECKING:
-    from glowtrain.lower import own_updates
-else:
-    own_updates = Deferred("glowtrain.lower.own_updates")
-
 SPECIALISATIONS = 32
 """Bindings of a template that a function keeps compiled, unless it is told another number."""
 
