@@ -23,7 +23,7 @@ from glowtrain.ops.indexing.gather import Gather
 from glowtrain.optim import HYPER, SGD, Adagrad, Adam, AdamW, Optimizer, RMSProp
 from glowtrain.optim.optimizer import clipped, widest
 from glowtrain.presentation.words import kind_of
-from glowtrain.torch.memory import tensor_of
+from glowtrain.torch.memory import address, tensor_of
 from glowtrain.torch.watching.guard import Guard
 
 COUNT, PARAMETERS = "step", "params"
@@ -157,6 +157,9 @@ class GroupedUpdates:
         self.groups = [self._group(number, entry, names) for number, entry in enumerate(optimizer.param_groups)]
         self._states: list[dict[Any, Any]] = []
         """What the optimizer keeps for its parameters."""
+        self._counts: list[torch.Tensor] = []
+        self._places: list[int] = []
+        """How often each was updated, and where that lies: within the vector of a group."""
         self._guard = Guard()
 
     def _group(self, number: int, settings: dict[str, Any], names: Mapping[int, str]) -> ParameterGroup:
@@ -227,21 +230,16 @@ class GroupedUpdates:
             for parameter, name, key, variable in self._slots(group, variables):
                 found[variable.name] = self._slot(parameter, key, name, variable)
             if self.kind.counts and group.counts.name in variables:
-                found[group.counts.name] = self._counts(group)
+                found[group.counts.name] = self._counted(group)
         self._states = list(self.optimizer.state.values())
-        self._guard = self._guarding(list(found.values()))
-        return found
-
-    def _guarding(self, tensors: Sequence[torch.Tensor]) -> Guard:
-        """What notices changes of the groups and of what the optimizer keeps, which has these tensors."""
+        self._counts = [state[COUNT] for state in self._states if isinstance(state.get(COUNT), torch.Tensor)]
+        self._places = list(map(address, self._counts))
         groups, dicts = self.optimizer.param_groups, [*self._states, *_hooks(self.optimizer)]
-        counts = [state[COUNT] for state in self._states if isinstance(state.get(COUNT), torch.Tensor)]
-        own = [(vars(self.optimizer), name) for name in ("state", "param_groups")]
-        return Guard(
-            [*tensors, *counts],
-            [groups, *[group[PARAMETERS] for group in groups], *[each.values() for each in dicts]],
-            [*own, *[(group, PARAMETERS) for group in groups]],
-        )
+        lists = [groups, *[group[PARAMETERS] for group in groups]]
+        items = [(vars(self.optimizer), "state"), (vars(self.optimizer), "param_groups")]
+        items += [(group, PARAMETERS) for group in groups]
+        self._guard = Guard(list(found.values()), [*lists, *[each.values() for each in dicts]], items)
+        return found
 
     def _slots(
         self, group: ParameterGroup, variables: Mapping[str, Variable]
@@ -253,7 +251,7 @@ class GroupedUpdates:
                 if variable is not None:
                     yield parameter, name, theirs, variable
 
-    def _counts(self, group: ParameterGroup) -> torch.Tensor:
+    def _counted(self, group: ParameterGroup) -> torch.Tensor:
         """The vector whose views are the counts of what has state: that of other steps, or a new one."""
         states = [self.optimizer.state.get(parameter, {}) for parameter in group.settings[PARAMETERS]]
         vectors = _VECTORS.setdefault(self.optimizer, {})
@@ -271,8 +269,12 @@ class GroupedUpdates:
         """Whether the optimizer still has the groups, and the state that a step works on: none of it was cleared,
         replaced or moved. It may have got more."""
         states = self.optimizer.state
-        more = len(states) >= len(self._states)
-        return more and all(map(is_, states.values(), self._states)) and self._guard.holds
+        return (
+            len(states) >= len(self._states)
+            and all(map(is_, states.values(), self._states))
+            and self._guard.holds
+            and list(map(address, self._counts)) == self._places
+        )
 
     def _slot(self, parameter: torch.Tensor, key: str, name: str, variable: Variable) -> torch.Tensor:
         state = self.optimizer.state[parameter]

@@ -190,14 +190,20 @@ class CompiledStep:
             raise InputError("a step trains, which inference_mode() forbids: call it outside")
         if not self.reads.unchanged:
             self._read_anew()
-        if not self.watch.unchanged or not self.captured.follow(self.state):
-            self.recompile()
+        if not self.watch.unchanged:
+            self._recompile_as(self.watch.reason)
+        elif not self.captured.follow(self.state):
+            self._recompile_as("tensors or modules that the loss captures have changed")
         leaves, structure = _flat(batch)
         compiled = self._compiled.get(self._key(leaves, structure))
         if compiled is not None and not compiled.updates.kept:
-            self.recompile()
+            self._recompile_as("the optimizer has other groups or state")
             compiled = None
         return compiled or self._compile(self._key(leaves, structure), batch), leaves
+
+    def _recompile_as(self, reason: str) -> None:
+        LOGGER.info("compiling the step of %s anew: %s", type(self.module).__name__, reason)
+        self.recompile()
 
     def _key(self, leaves: Sequence[Any], structure: Any) -> Sequence[Any]:
         """What decides about the step beside what is watched."""

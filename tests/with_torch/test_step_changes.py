@@ -176,6 +176,19 @@ class TestChangesBetweenSteps:
         expected = cross_entropy(module(x), y)
         assert float(ran(x, y)) == pytest.approx(expected.item(), abs=1e-6)
 
+    def test_hooks_that_are_called_in_another_way(self) -> None:
+        def hook(_: nn.Module, *rest: Any) -> torch.Tensor:
+            return len(rest) * rest[-1]
+
+        ((x, y),) = data(1)
+        module = net()
+        ran = compiled(module)
+        for named in (False, True):
+            handle = module[3].register_forward_hook(hook, with_kwargs=named)
+            expected = cross_entropy(module(x), y)
+            assert float(ran(x, y)) == pytest.approx(expected.item(), abs=1e-6)
+            handle.remove()
+
     def test_the_tensors_of_a_group(self) -> None:
         module, optimizer, other, theirs = twins(nn.Linear(4, 4), lambda ps: torch.optim.SGD([next(iter(ps))], 0.1))
         ran = gtt.compile_step(module, mse_loss, optimizer)

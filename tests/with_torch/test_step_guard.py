@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -216,6 +217,27 @@ def test_memory_that_is_moved(change: Callable[[nn.Module, torch.optim.Optimizer
     assert all(bool((each == 7).all()) for each in others)
     assert differences(module.state_dict(), other.state_dict()) < 1e-5
     assert differences(state_of(optimizer), state_of(theirs)) < 1e-5
+
+
+def test_what_a_step_is_compiled_anew_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    (batch,) = data(1)
+    teacher, module = torch.tensor([0, 1, 2]), net()
+    optimizer = torch.optim.Adam(module.parameters())
+    step = gtt.compile_step(module, lambda y, t: cross_entropy(y[:, teacher], t), optimizer)
+
+    def cause(change: Callable[[], Any]) -> str:
+        step(*batch)
+        caplog.clear()
+        change()
+        with caplog.at_level(logging.INFO, "glowtrain.torch"):
+            step(*batch)
+        return caplog.text
+
+    assert "anew: 0.weight, 3.bias moved" in cause(lambda: [exchanged(module[0].weight), exchanged(module[3].bias)])
+    assert "anew: modules have other tensors, submodules" in cause(lambda: module.__setitem__(1, nn.ReLU()))
+    assert "anew: tensors or modules that the loss captures" in cause(lambda: teacher.add_(1).remainder_(3))
+    assert "anew: the optimizer has other groups or state" in cause(optimizer.state.clear)
+    assert cause(lambda: None) == ""
 
 
 def test_memory_that_a_step_works_on_cannot_be_resized() -> None:

@@ -16,7 +16,7 @@ from glowtrain.backends.state import State
 from glowtrain.graph import Variable
 from glowtrain.torch.memory import array_of, check_allocated, check_device, row_major
 from glowtrain.torch.tracing.trace import Trace
-from glowtrain.torch.watching.guard import MODE, Guard, contents_of
+from glowtrain.torch.watching.guard import MODE, Guard, contents_of, is_strided
 
 
 class CapturedTensors:
@@ -62,7 +62,7 @@ class CapturedTensors:
         name = self._names.setdefault(id(tensor), f"outside{len(self._names)}")
         if name not in self.tensors:
             check_device(tensor, "a tensor that the loss reads")
-            (self._strided if _is_strided(tensor) else self._row_major)[name] = tensor
+            (self._strided if is_strided(tensor) else self._row_major)[name] = tensor
             self._types[name] = _type(tensor)
             self.tensors[name] = row_major(tensor.detach())
             self._borrowed = None
@@ -103,13 +103,9 @@ class CapturedTensors:
         self._borrowed = Guard(list(self._row_major.values()))
 
 
-def _is_strided(tensor: torch.Tensor) -> bool:
-    return tensor.is_neg() or not tensor.is_contiguous()
-
-
 def _type(tensor: torch.Tensor) -> object:
     """What of a float decides how it is read."""
-    return tensor.shape, tensor.dtype, tensor.device, tensor.layout, _is_strided(tensor)
+    return tensor.shape, tensor.dtype, tensor.device, tensor.layout, is_strided(tensor)
 
 
 def _is(tensor: torch.Tensor, before: torch.Tensor) -> bool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, starmap
-from operator import attrgetter, is_
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ HOOKS_OF_ALL: Sequence[dict[Any, Any]] = (
     _global_optimizer_pre_hooks, _global_optimizer_post_hooks,
 )  # fmt: skip
 """Hooks on whatever module or optimizer. Those on forward passes would be called for a trace's own modules, too."""
-_form, _requires_grad = attrgetter("shape", "dtype"), attrgetter("requires_grad")
+_form, _requires_grad, _mode = attrgetter("shape", "dtype"), attrgetter("requires_grad"), itemgetter(MODE)
 _backward_hooks, _accumulation_hooks = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
 
 
@@ -80,15 +80,19 @@ class Guard:
             and list(map(len, self._filled)) == self._lengths
             and all(map(is_, self._present(), self._objects))
             and list(map(address, self._tensors)) == self._addresses
-            and (self._check_forms(*self._tensors) or self._forms_hold())
+            and (self._check_forms(*self._tensors) or not self.moved)
         )
 
-    def _forms_hold(self) -> bool:
-        return (
-            list(map(_form, self._tensors)) == self._forms
-            and all(map(torch.Tensor.is_contiguous, self._tensors))
-            and not any(map(torch.Tensor.is_neg, self._tensors))
-        )
+    @property
+    def moved(self) -> list[torch.Tensor]:
+        """The tensors that lie elsewhere than they did, or in another form."""
+        before = zip(self._tensors, self._addresses, self._forms, strict=True)
+        return [tensor for tensor, *then in before if [address(tensor), _form(tensor)] != then or is_strided(tensor)]
+
+
+def is_strided(tensor: torch.Tensor) -> bool:
+    """Whether a tensor does not lie row-major, or is the negative of what lies there."""
+    return tensor.is_neg() or not tensor.is_contiguous()
 
 
 def _check_of_dynamo(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
@@ -129,9 +133,16 @@ class Watch:
         )
 
     @property
+    def reason(self) -> str:
+        """What has changed, for people."""
+        moved = set(map(id, self._guard.moved))
+        names = [name for name, tensor in self.tensors.items() if id(tensor) in moved]
+        return f"{', '.join(names)} moved" if names else "modules have other tensors, submodules or hooks"
+
+    @property
     def flags(self) -> Flags:
         """What else decides about the step: which parts are in training mode, which tensors are trained."""
-        return (*[part[MODE] for part in self._modes], *map(_requires_grad, self._all))
+        return (*map(_mode, self._modes), *map(_requires_grad, self._all))
 
     def check(self) -> None:
         """Raise :class:`InputError` for tensors that a step cannot work on, and hooks that it would not call."""
