@@ -135,6 +135,7 @@ def test_values_at_the_start_count_in_a_record() -> None:
         check_against(record_of(MLP, trace_of(MLP, HERE, 1), 0), record_of(zeros, trace_of(zeros, HERE, 1), 0))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", ["host", "scalar", "avx2", "sse4", "generic"])
 def test_a_target_computes_what_is_expected_of_it(name: str) -> None:
     target = Target.named(name)

@@ -55,6 +55,7 @@ def train_both(case: Case, instance: Instance) -> None:
     assert [array.tobytes() for array in found.values()] == [array.tobytes() for array in arrays]
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", CASES)
 def test_steps_and_a_prediction_have_the_bits_of_the_trainer(name: str) -> None:
     case = CASES[name]()
@@ -133,6 +134,7 @@ def random_contents(seed: int) -> tuple[Contents, dict[str, Array]]:
     return Contents("any", {"first": graph, PREDICT: graph.with_(updates={})}, roles, {}), draw.feeds()
 
 
+@pytest.mark.exhaustive
 @given(st.integers(0, 1 << 30))
 def test_any_program_with_state_has_the_bits_of_compiled_code(seed: int) -> None:
     what, feeds = random_contents(seed)

@@ -48,6 +48,7 @@ def test_what_does_not_fit_is_computed_again() -> None:
             needed(memory, ram)
 
 
+@pytest.mark.exhaustive
 def test_the_least_ram_is_enough_whatever_recomputing_does_to_the_stack() -> None:
     kept = needed("keep")
     for ram in range(kept - 2000, kept, 333):

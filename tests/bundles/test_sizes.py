@@ -95,6 +95,7 @@ def required(ram: int, **changed: object) -> str:
     return str(caught.value)
 
 
+@pytest.mark.exhaustive
 def test_what_does_not_fit_says_by_how_much_and_the_largest_batch_that_does() -> None:
     def fitting(**given: object) -> BundleSize:
         return gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET, **given)  # type: ignore[arg-type]
@@ -158,6 +159,7 @@ LIMITS = {"mlp": (4200, 100 << 10), "cnn": (8192, 100 << 10)}
 """Bytes of code for the built-in models: a prediction of one example, and training."""
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("target", ["avx512", "avx2", "neon", "cortex-m4", "cortex-m7"])
 @pytest.mark.parametrize("name", LIMITS)
 def test_code_that_is_to_be_small(name: str, target: str) -> None:

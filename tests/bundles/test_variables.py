@@ -18,6 +18,7 @@ def instance_of(name: str, *, known: bool = True) -> Instance:
     return trainer_and_bundle(CASES[name]().trainer, known=known)[1].instance()
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_set_is_what_is_got(name: str) -> None:
     instance = instance_of(name)
@@ -29,6 +30,7 @@ def test_what_is_set_is_what_is_got(name: str) -> None:
     assert {n: v.tobytes() for n, v in instance.values().items()} == {n: v.tobytes() for n, v in wanted.items()}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", CASES)
 def test_reset_and_a_file_bring_back_what_was(name: str) -> None:
     case = CASES[name]()

@@ -11,11 +11,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from glowtrain.data import digits
 from tests.cli.commands import ROOT, done, refused
 
 
+@pytest.mark.exhaustive
 def test_resume_gives_the_same_bytes(tmp_path: Path) -> None:
     whole, parts, checkpoint = (tmp_path / name for name in ("whole.onnx", "parts.onnx", "run.safetensors"))
     common = ("train", "cnn", "--data", "digits", "--batch-size", "479")

@@ -146,6 +146,7 @@ def test_fused_arithmetic_on_a_processor_without_it() -> None:
     assert not other_bits(graph, [FUSED[-1], *emulating], [{**feeds(graph, 0), **hyper}])
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("targets", [FUSED, UNFUSED], ids=["fused", "unfused"])
 def test_quantized_models(targets: Sequence[Target]) -> None:
     model = models.build("cnn", (1, 12, 12))
