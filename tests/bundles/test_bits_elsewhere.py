@@ -221,6 +221,7 @@ def test_the_ladder_takes_one_step() -> None:
     assert (status, "--steps is for --target, --record and --against" in said) == (1, True)
 
 
+@pytest.mark.exhaustive
 def test_several_targets_are_all_looked_at(tmp_path: Path) -> None:
     status, said = verify("mlp", "--target", "z80", "--target", "host")
     assert (status, "target 'z80' is unknown" in said) == (1, True)

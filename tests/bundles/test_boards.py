@@ -33,6 +33,7 @@ def test_a_board_chooses_its_processor_and_brings_what_it_needs(name: str, tmp_p
     assert "RAM ?= 65536" in text
 
 
+@pytest.mark.exhaustive
 def test_the_example_s_own_memory_counts(tmp_path: Path) -> None:
     given: dict[str, Any] = {"board": "mps2-an386", "dims": {"n": 8}, "loss": "mse"}
     with pytest.raises(BundleError, match="; the example's inputs and outputs, its stack and C library ") as caught:

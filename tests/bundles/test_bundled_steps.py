@@ -55,7 +55,7 @@ def train_both(case: Case, instance: Instance) -> None:
     assert [array.tobytes() for array in found.values()] == [array.tobytes() for array in arrays]
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", CASES)
 def test_steps_and_a_prediction_have_the_bits_of_the_trainer(name: str) -> None:
     case = CASES[name]()
@@ -63,6 +63,7 @@ def test_steps_and_a_prediction_have_the_bits_of_the_trainer(name: str) -> None:
     train_both(case, loaded.instance())
 
 
+@pytest.mark.exhaustive
 def test_no_memory_beside_what_is_given_is_touched() -> None:
     command = [sys.executable, "-m", "tests.bundles.guarded"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

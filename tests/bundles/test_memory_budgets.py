@@ -38,6 +38,7 @@ def needed(memory: Memory, ram: int | None = None) -> int:
     return gt.bundle_size(model(), loss=LOSS, target="cortex-m7", memory=memory, ram=ram).ram
 
 
+@pytest.mark.exhaustive
 def test_what_does_not_fit_is_computed_again() -> None:
     kept, least = needed("keep"), needed("small")
     assert least < kept
@@ -67,6 +68,7 @@ def test_steps_have_the_same_bits(tmp_path: Path) -> None:
     assert same(dict(loaded[0].variables), dict(loaded[1].variables))
 
 
+@pytest.mark.exhaustive
 def test_a_trainer_s_budget_is_its_bundle_s() -> None:
     sizes = [
         gt.bundle_size(gt.Trainer(model(), LOSS, gt.optim.Adam(1e-2), memory=memory), target="cortex-m7").arena
@@ -82,6 +84,7 @@ def plain(x: Value) -> Value:
     return gt.nn.linear(gt.nn.flatten(x), 4)
 
 
+@pytest.mark.exhaustive
 def test_a_step_in_parts_of_its_batch_has_a_trainers_bits(tmp_path: Path) -> None:
     random = np.random.default_rng(6)
     batches = [(random.standard_normal((8, 1, 8, 8), np.float32), random.integers(0, 4, 8)) for _ in range(2)]

@@ -159,7 +159,7 @@ LIMITS = {"mlp": (4200, 100 << 10), "cnn": (8192, 100 << 10)}
 """Bytes of code for the built-in models: a prediction of one example, and training."""
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("target", ["avx512", "avx2", "neon", "cortex-m4", "cortex-m7"])
 @pytest.mark.parametrize("name", LIMITS)
 def test_code_that_is_to_be_small(name: str, target: str) -> None:

@@ -50,6 +50,7 @@ def test_reset_and_a_file_bring_back_what_was(name: str) -> None:
     assert file == file_of(instance.values())
 
 
+@pytest.mark.exhaustive
 def test_weights_that_were_left_out_are_nan_until_they_are_loaded() -> None:
     case = CASES["cnn"]()
     _, loaded = trainer_and_bundle(case.trainer, known=False)

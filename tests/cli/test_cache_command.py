@@ -78,6 +78,7 @@ def test_options_that_do_not_go_together(tmp_path: Path) -> None:
         assert f"{option[0]} is about native code" in " ".join(said.split())
 
 
+@pytest.mark.exhaustive
 def test_a_folder_that_cannot_be_used_is_a_remark_and_no_line_of_python(tmp_path: Path) -> None:
     (tmp_path / "glowtrain").write_text("in its place")
     command = [sys.executable, "-m", "glowtrain", "train", "mlp", "--data", "digits", "--epochs", "1"]

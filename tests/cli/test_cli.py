@@ -69,6 +69,7 @@ def test_any_number_of_threads_writes_the_same_files(tmp_path: Path) -> None:
     assert written[0] == written[1]
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_goes_away_is_no_error() -> None:
     command = f"{sys.executable} -m glowtrain inspect mlp --stage llvm | head -1"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

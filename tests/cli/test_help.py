@@ -22,6 +22,7 @@ def page(*command: str, columns: int) -> str:
     return result.output
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids=["glowtrain", *COMMANDS])
 def test_help_breaks_no_word_and_shows_values_as_they_are_given(command: tuple[str, ...]) -> None:
     narrow, wide = page(*command, columns=80), page(*command, columns=1000)

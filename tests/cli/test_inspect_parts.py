@@ -38,6 +38,7 @@ def test_parts_are_printed_and_drawn(tmp_path: Path) -> None:
     assert "stage0.2" in picture.read_text()
 
 
+@pytest.mark.exhaustive
 def test_the_memory_of_each_device_is_kept() -> None:
     assert "partition mlp.step: 2 stages" in done(*COMMON, "--devices", "2", "--device-memory", "6MB")
     said = refused(*COMMON, "--devices", "2", "--device-memory", "10KB")

@@ -53,6 +53,7 @@ def test_kernels_layers_and_the_machine_are_printed() -> None:
     assert "Gop/s of f32 arithmetic" in said
 
 
+@pytest.mark.exhaustive
 def test_what_is_profiled_follows_the_options(tmp_path: Path) -> None:
     found = {}
     for name, options in {"model": (), "step": ("--train",), "part": ("--train", "--trainable", "scores.*")}.items():
@@ -66,6 +67,7 @@ def test_what_is_profiled_follows_the_options(tmp_path: Path) -> None:
     assert len(found["model"]["seconds_with_counters"]) == len(found["model"]["seconds_without_counters"]) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_step_is_profiled_as_it_would_run_within_a_budget(tmp_path: Path) -> None:
     def kernels(*options: object) -> list[tuple[str, int]]:
         done("mlp", "--train", "--batch-size", 64, "--runs", 1, "--json", tmp_path / "json", *options)

@@ -66,6 +66,7 @@ def test_after_training(trained: Path, tmp_path: Path) -> None:
     assert "after calibration" in again
 
 
+@pytest.mark.exhaustive
 def test_without_validation_data_the_report_says_what_was_measured(trained: Path, tmp_path: Path) -> None:
     images, page = tmp_path / "images.npz", tmp_path / "r.html"
     np.savez(images, x=digits().x[:64], y=digits().y[:64])
@@ -74,6 +75,7 @@ def test_without_validation_data_the_report_says_what_was_measured(trained: Path
     assert "validation data" not in said + page.read_text()
 
 
+@pytest.mark.exhaustive
 def test_sizes_are_those_of_all_files(trained: Path, tmp_path: Path) -> None:
     apart, out = tmp_path / "apart.onnx", tmp_path / "int8.onnx"
     onnx.save(onnx.load(trained), apart, save_as_external_data=True, location="weights", size_threshold=0)
@@ -101,6 +103,7 @@ def test_sensitive_layers_stay_in_float(trained: Path, tmp_path: Path) -> None:
     assert "asked for" in [kept["reason"] for kept in json.loads(plain.read_text())["kept"]]
 
 
+@pytest.mark.exhaustive
 def test_operators_on_quantized_tensors(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "int8.onnx"
     done("quantize", trained, "--calibrate", "digits", "--format", "qoperator", "--out", out)
@@ -121,6 +124,7 @@ def test_while_training_and_on_from_there(trained: Path, tmp_path: Path) -> None
         assert words in said
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -170,6 +174,7 @@ def test_a_profile_that_cannot_be_written(trained: Path, tmp_path: Path) -> None
     assert not (tmp_path / "x.onnx").exists()
 
 
+@pytest.mark.exhaustive
 def test_without_data(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "int8.onnx"
     said = done("quantize", trained, "--dynamic", "--keep", "scores", "--out", out)

@@ -88,7 +88,7 @@ def test_an_error_breaks_no_word(tmp_path: Path) -> None:
     assert "use digits, fashion-mnist or the path of an .npz file" in " ".join(map(str.strip, lines))
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("command", "status", "said"),
     [

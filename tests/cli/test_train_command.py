@@ -30,7 +30,7 @@ def test_train_learns_and_says_so(tmp_path: Path) -> None:
     assert {"labels", "hyper.lr"} <= set(specs_of(load(step)))
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_frozen_trunk_keeps_its_statistics(tmp_path: Path, frozen: bool) -> None:
     first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"

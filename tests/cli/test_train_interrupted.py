@@ -27,6 +27,7 @@ def test_resume_gives_the_same_bytes(tmp_path: Path) -> None:
     assert whole.read_bytes() == parts.read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_is_not_overwritten_without_a_word(tmp_path: Path) -> None:
     checkpoint, out = tmp_path / "run.safetensors", tmp_path / "out.onnx"
     arguments = ("train", "mlp", "--data", "digits", "--batch-size", "479", "--out", out, "--checkpoint", checkpoint)
@@ -40,6 +41,7 @@ def test_a_checkpoint_is_not_overwritten_without_a_word(tmp_path: Path) -> None:
     assert checkpoint.read_bytes() != before
 
 
+@pytest.mark.exhaustive
 def test_a_rate_that_is_given_takes_effect_when_a_run_goes_on(tmp_path: Path) -> None:
     checkpoint = tmp_path / "run.safetensors"
     arguments = ("train", "mlp", "--data", "digits", "--batch-size", "479", "--checkpoint", checkpoint)

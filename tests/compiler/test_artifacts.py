@@ -90,6 +90,7 @@ def routine_of(name: str, soft: Sequence[str]) -> bool:
     return SINGLES_AND_DOUBLES[letter] in soft
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("target", [name for name in target_names() if Target.named(name).pointer_bits == 32])
 def test_pointers_have_the_width_of_the_target(target: str) -> None:
     """Slots of the table lie four bytes apart: offset 12 is the first after arena, workspace and pool."""
@@ -97,7 +98,7 @@ def test_pointers_have_the_width_of_the_target(target: str) -> None:
     assert not [line for line in llvm_text(target).splitlines() if "load ptr" in line and "align 8" in line]
 
 
-@pytest.mark.spread
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("target", [name for name in target_names() if Target.named(name).pointer_bits == 32])
 def test_indices_have_the_width_of_the_target(target: str, name: str) -> None:

@@ -79,6 +79,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.exhaustive
 def test_nothing_that_compiling_imports_is_left_out() -> None:
     assert sorted(closure() - hashed()) == []
 
@@ -95,6 +96,7 @@ def test_an_edit_anywhere_is_seen_by_a_warm_cache(copy: Path, tmp_path: Path) ->
     assert len(list(tmp_path.glob("*.compiled"))) == 2 * count
 
 
+@pytest.mark.exhaustive
 def test_each_part_counts(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("glowtrain")
     module.__file__ = str(copy / "__init__.py")

@@ -173,6 +173,7 @@ class TestExplain:
             stage for stage, _ in self.reasons(Graph((x,), {"y": x @ gt.constant(np.ones((8, 2), np.float32))}))
         } & {"integers"}
 
+    @pytest.mark.exhaustive
     def test_the_command_prints_it(self) -> None:
         done = CliRunner().invoke(app, ["inspect", "cnn", "--train", "--explain"], env={"COLUMNS": "100"})
         assert done.exit_code == 0, done.output

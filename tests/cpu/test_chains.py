@@ -27,6 +27,7 @@ def chains(shape: Shape, axis: int, reverse: bool, dtype: DType = f32) -> Progra
     return program(running(Tensor(y), axis, reverse, step))
 
 
+@pytest.mark.spread(83)
 @pytest.mark.parametrize("dtype", [f32, f64, f16, bf16, i32], ids=str)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("shape", "axis"), [((7, 37), 0), ((7, 37), 1), ((3, 5, 19), 1), ((40,), 0), ((1, 5), 0)])

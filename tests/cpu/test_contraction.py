@@ -36,18 +36,20 @@ def test_random_on_every_target(contraction: Contraction) -> None:
     check_bits(contraction)
 
 
-@pytest.mark.spread(30)
+@pytest.mark.spread(10)
 @pytest.mark.parametrize("width", sorted(WIDTHS))
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_shapes(shape: str, width: str) -> None:
     check(SHAPES[shape], WIDTHS[width])
 
 
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_shapes_on_every_target(shape: str) -> None:
     check_bits(SHAPES[shape])
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("form", ["NN", "NT"])
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (3, 5), (4, 4), (1, 40), (5, 300)])
 def test_few_rows_on_every_target(m: int, n: int, form: str) -> None:

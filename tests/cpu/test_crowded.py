@@ -23,6 +23,7 @@ def crowded(*arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.exhaustive
 def test_objects_of_one_function_may_lie_anywhere() -> None:
     assert len(calling_objects(Target.host())) > 4
     assert "20 functions" in crowded("load", 20)

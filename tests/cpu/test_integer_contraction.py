@@ -304,7 +304,7 @@ def typed(contraction: Contraction, *types: str) -> Contraction:
     return replace(contraction, operands=(a, b))
 
 
-@pytest.mark.spread(40)
+@pytest.mark.spread(13)
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_shapes(shape: str, name: str) -> None:
@@ -314,6 +314,7 @@ def test_shapes(shape: str, name: str) -> None:
         check(typed(SHAPES[shape], *pair), Target.named(name), "any", "extreme")
 
 
+@pytest.mark.spread(13)
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("signs", SIGNS)
 def test_extremes(signs: tuple[str, str], name: str) -> None:

@@ -156,6 +156,7 @@ def test_products_of_inputs(types: tuple[DType, DType]) -> None:
     check(Target.host(), kernel)
 
 
+@pytest.mark.spread(32)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("fuse", ["several", "doubles"])
 @pytest.mark.parametrize("layout", [(0, 1, 2), (0, 2, 1)])

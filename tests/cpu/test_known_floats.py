@@ -82,7 +82,7 @@ def test_elements_outside_of_the_operand_are_noticed() -> None:
 SMALL_CACHES = replace(WIDTHS["512"], l1=8 << 10, l2=64 << 10)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("image", [Image(1, 24, 20, 32, 96, 3), Image(2, 11, 9, 64, 80, 3, stride=2)])
 def test_weights_from_beyond_the_second_level_come_once_for_a_block_of_rows(image: Image) -> None:
     """With the bits of what goes row by row; each block of rows and group of columns is a task."""

@@ -57,7 +57,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integers, "here", lambda text, _: (emulated(text), integers.HOST.unasked))
 
 
-@pytest.mark.spread
+@pytest.mark.spread(11)
 @pytest.mark.usefixtures("only_matrices")
 @pytest.mark.parametrize("signs", SIGNS, ids="".join)
 @pytest.mark.parametrize("shape", sorted({**SHAPES, **MANY_K}))
@@ -74,6 +74,7 @@ _IN_VECTORS = {
 """What has no rows to take together, no sum, or an operand that lanes move as well."""
 
 
+@pytest.mark.spread(1)
 @pytest.mark.usefixtures("only_matrices", "anywhere")
 @pytest.mark.parametrize("shape", ["conv first", "k tail", "two loops", "conv 1x1 stride 2", "k tail of words"])
 def test_bits_without_the_instructions(shape: str) -> None:
@@ -187,7 +188,7 @@ def test_where_they_pay(contraction: Contraction, pays: bool) -> None:
     assert ("tdpb" in generate(contraction, "contract", AMX).text) is pays
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("rows", "columns", "blocks"), [(300, 1024, True), (300, 1040, False)])
 def test_results_that_are_whole_pages_apart_go_in_blocks(rows: int, columns: int, blocks: bool) -> None:
     """Of few rows, where all results are more than a cache holds: they share its sets."""

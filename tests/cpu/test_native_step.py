@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
@@ -131,6 +132,7 @@ def test_the_same_bits_in_every_run() -> None:
     assert digest() == digest()
 
 
+@pytest.mark.exhaustive
 def test_the_same_bits_in_a_fresh_process() -> None:
     code, root = "from tests.cpu import test_native_step as t; print(t.digest())", Path(__file__).parents[2]
     fresh = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)

@@ -55,6 +55,7 @@ def test_random_programs(data: st.DataObject, target: str) -> None:
     check(p, programs.feeds(p), TARGETS[target])
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_random_programs_of_many_kinds(target: str) -> None:
     """Evenly distributed choices reach further than what hypothesis tries first."""
@@ -242,6 +243,7 @@ def read_through_what_was_stored() -> None:
         np.testing.assert_array_equal(outputs["y"], evaluate(p, feeds)[0]["y"])
 
 
+@pytest.mark.exhaustive
 def test_loads_follow_stores_to_the_same_buffer() -> None:
     """Nothing that the kernel writes is read early, not even to form an address."""
     done = in_a_process("read_through_what_was_stored")
@@ -291,6 +293,7 @@ def test_narrow_integers_fill_vectors() -> None:
     assert "load <8 x i32>" in generate(spread(p), Target.named("avx2")).text
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("dtype", [u8, f32, i64, boolean], ids=str)
 def test_planes_become_neighbours(target: str, dtype: DType, random: np.random.Generator) -> None:

@@ -47,6 +47,7 @@ def test_sums_round_as_their_length_allows(target: str, dtype: DType, random: np
         check(p, feeds_of(random, p), TARGETS[target], 4 * length * float(np.finfo(dtype.numpy).eps))
 
 
+@pytest.mark.spread(21)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("dtype", COMPUTED, ids=str)
 def test_every_reduction_of_every_type(target: str, dtype: DType, random: np.random.Generator) -> None:
@@ -85,6 +86,7 @@ def in_partial_sums(factors: Array, count: int) -> Array:
     return np.asarray(totals[..., 0])
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("name", [*sorted(TARGETS), "generic"])
 @pytest.mark.parametrize("dtype", [f32, f64])
 def test_partial_sums_that_a_program_counts_have_one_order(

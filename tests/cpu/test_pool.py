@@ -235,6 +235,7 @@ def test_functions_run_in_a_child_of_fork_whose_locks_others_held() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_process_ends_while_threads_work() -> None:
     """At exit, also from another thread's step."""
     code = (
@@ -282,7 +283,7 @@ def different(subject: Program | Plan, feeds: dict[str, Array], target: Target) 
     return [f"{name} on {threads}" for threads, found in runs.items() for name in whole if found[name] != whole[name]]
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("name", sorted(GRAPHS))
 def test_models(name: str, target: str) -> None:
@@ -290,7 +291,7 @@ def test_models(name: str, target: str) -> None:
     assert not different(plan, numbers(plan.program), TARGETS[target])
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_random_programs(target: str) -> None:
     for seed in range(20):
@@ -342,6 +343,7 @@ define void @run(ptr %pool, ptr %body, ptr %context, i64 %tasks, i64 %each, i64 
 """
 
 
+@pytest.mark.exhaustive
 def test_each_thread_has_a_workspace_of_its_own() -> None:
     """Whatever is shared out is done by thread 1 here: the memory of thread 0 stays as it was."""
     plan = plan_of("cnn")

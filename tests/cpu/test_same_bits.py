@@ -129,7 +129,7 @@ def test_training_steps(name: str, batch: int) -> None:
     assert not other_bits(graph, FUSED, [{**feeds(graph, seed), **hyper} for seed in range(STEPS)])
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["residual", "attention", "perceptron"])
 def test_training_steps_that_round_products_first(name: str) -> None:
     """What processors without fused multiply-add compute, all others can compute, too."""
@@ -139,6 +139,7 @@ def test_training_steps_that_round_products_first(name: str) -> None:
     assert other_bits(graph, [FUSED[0], UNFUSED[0]], batches)
 
 
+@pytest.mark.exhaustive
 def test_fused_arithmetic_on_a_processor_without_it() -> None:
     """By other operations: in f32, whose products f64 holds."""
     graph, hyper = step_of("perceptron", 2)

@@ -143,6 +143,7 @@ def test_every_function_of_the_language_is_native_on_its_types(name: str) -> Non
     assert name == "bitcast" or types == {dtype for dtype in types if scalar.supports(name, dtype)}
 
 
+@pytest.mark.spread(136)
 @pytest.mark.parametrize(("name", "dtype"), PAIRS)
 def test_against_numpy(name: str, dtype: str) -> None:
     args = _arguments(name, dtype)
@@ -157,6 +158,7 @@ def test_against_numpy(name: str, dtype: str) -> None:
     assert good.all(), f"{[a[~good][:4] for a in args]}: {got[~good][:4]}, wanted {wanted[~good][:4]}"
 
 
+@pytest.mark.spread(136)
 @pytest.mark.parametrize(("name", "dtype"), PAIRS)
 def test_same_bits_in_single_lanes(name: str, dtype: str) -> None:
     args = [a[:33] for a in _arguments(name, dtype)]
@@ -227,6 +229,7 @@ def test_division_of_long_integers_without_instructions(dtype: str, name: str, w
     assert np.array_equal(native, written)
 
 
+@pytest.mark.spread(169)
 @pytest.mark.parametrize("target", [HOST, NARROW, *cpu_kernels.runnable("generic")], ids=lambda target: target.name)
 @pytest.mark.parametrize("to", COMPUTED)
 @pytest.mark.parametrize("source", COMPUTED)

@@ -33,6 +33,7 @@ def turned(rows: int, columns: int, dtype: DType = f32, outer: int = 1) -> Progr
     return program([For(at, (Let(ref, Load(x, (o, j, i))), *stores))])
 
 
+@pytest.mark.spread(50)
 @pytest.mark.parametrize("dtype", [f32, f64, i32, i64, f16], ids=str)
 @pytest.mark.parametrize("shape", [(32, 32), (16, 48), (33, 50), (17, 16), (40, 8), (5, 70)])
 @pytest.mark.parametrize("target", sorted(TARGETS))

@@ -112,7 +112,7 @@ def different(given: Program | Plan, feeds: dict[str, Array], target: Target, co
 # ---- any cut, any order
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("name", sorted(GRAPHS))
 def test_models(name: str, target: str) -> None:
@@ -139,6 +139,7 @@ def test_random_graphs(target: str) -> None:
         assert not different(plan, drawing.feeds(), TARGETS[target], COUNTS), plan.program
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", ["neon", "generic", "riscv64"])
 def test_models_compile_for_other_processors(name: str) -> None:
     target = Target.named(name)
@@ -182,6 +183,7 @@ def test_a_task_that_runs_twice_shows() -> None:
     assert broken("mlp", lambda call: [(0, call.work.tasks), (call.work.tasks - 1, call.work.tasks)])
 
 
+@pytest.mark.exhaustive
 def test_a_workspace_that_is_taken_to_hold_something_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the range with task 0 packs; the others read what they find."""
     write = Nest._copied

@@ -72,6 +72,7 @@ class Disturbed(NativeInstance):
         return results
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("one_target")
 def test_one_bit_on_one_number_of_threads_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def bind(executable: NativeExecutable, state: State) -> Disturbed:

@@ -179,6 +179,7 @@ def test_help_of_the_seed_and_of_arrays() -> None:
     assert " else)" not in said
 
 
+@pytest.mark.exhaustive
 def test_one_is_singular() -> None:
     said = told("--op", "Shape", "--examples", "1").output
     assert "1 operator, 0 of them" in said

@@ -186,6 +186,7 @@ def failing(cls: type[Operator], examples: int = 5) -> set[str]:
     return {check.oracle for check in report.failures}
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("wrong", [SnakeAtOne, Softcap, SymmetricLog])
 def test_native_code_that_ignores_an_attribute_is_caught(wrong: type[Operator], register: Any) -> None:
     assert {"evaluator", "compiled"} <= failing(register(wrong))
@@ -195,6 +196,7 @@ def test_a_rule_that_ignores_an_attribute_is_caught(register: Any) -> None:
     assert {"jacobian", "complex step"} <= failing(register(RuleAtOne))
 
 
+@pytest.mark.exhaustive
 def test_a_right_operator_passes_at_all_values(register: Any) -> None:
     register(Snake)
     report = check_registry(["domains.Snake"], 20)

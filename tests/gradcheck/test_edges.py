@@ -120,6 +120,7 @@ FOUND = [
 ]
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("sample", FOUND, ids=lambda sample: str(sample.operator)[:40])
 def test_operators_take_what_has_no_elements(sample: Sample) -> None:
     assert not problems(sample)

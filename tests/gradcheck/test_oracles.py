@@ -331,6 +331,7 @@ def test_operands_have_onnx_names() -> None:
     assert list(operand_names(OPERATORS["glowtrain.ScatterAdd"], [1])) == ["1"]
 
 
+@pytest.mark.exhaustive
 def test_command_writes_page_and_json(tmp_path: Any) -> None:
     markdown, data = tmp_path / "gradients.md", tmp_path / "report.json"
     command = ["gradcheck", "--op", "Add", "--profile", "quick", "--markdown", str(markdown)]

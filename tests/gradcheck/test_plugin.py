@@ -63,6 +63,7 @@ def test_what_is_right_passes(run: object, pytester: pytest.Pytester) -> None:
     assert "test.plugin.Cubed" in page
 
 
+@pytest.mark.exhaustive
 def test_what_is_wrong_fails_and_is_named(run: object) -> None:
     result = run(3.3, "--gradcheck-examples", "2", "--gradcheck-seed", "5")  # type: ignore[operator]
     result.assert_outcomes(passed=1, failed=2)

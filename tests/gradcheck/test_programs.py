@@ -57,7 +57,7 @@ def test_seeded_programs(start: int) -> None:
         assert not failures(drawn_case(0, example), *RUNGS)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("start", range(0, 24, 8))
 def test_seeded_programs_as_native_code(start: int) -> None:
     for example in range(start, start + 8):
@@ -164,7 +164,7 @@ def test_a_saved_program_is_the_same_program(tmp_path: Path) -> None:
             )
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("oracle", "largest", "mistake"),
     [

@@ -140,6 +140,7 @@ assert trainer.predict(x)["output"].tobytes() == wanted
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.spread(1)
 def test_a_model_of_a_script_in_other_processes(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

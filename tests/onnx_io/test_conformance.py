@@ -36,7 +36,7 @@ def test_a_part_passes_on_the_cpu_backend(shard: int) -> None:
 MODELS = [test for test in matching("") if test.kind in ("simple", "light models") and test.name not in listed()]
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("test", MODELS, ids=lambda test: test.name)
 def test_models_with_their_data_in_the_package(test: ConformanceCase) -> None:
     """All of them: other models of the package's suite are downloaded, and left out."""

@@ -47,6 +47,7 @@ def test_there_are_such_operators() -> None:
     assert {"Gather", "ScatterND", "SoftmaxCrossEntropyLoss"} <= set(SAMPLES)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("key", SAMPLES)
 def test_an_index_that_is_too_large(key: str) -> None:
     sample = SAMPLES[key]

@@ -18,7 +18,7 @@ from glowtrain.ops.core.family import Elementwise
 
 EVERY = pytest.mark.parametrize("key", [cls.key() for cls in registered()])
 
-SAMPLES = 6
+SAMPLES = 3
 """Samples for the gradient rules; hypothesis chooses and shrinks them."""
 
 
@@ -85,14 +85,14 @@ def test_compiled(key: str) -> None:
         assert not bad(sample, oracles), described(sample)
 
 
-@pytest.mark.spread(50)
+@pytest.mark.spread(16)
 @EVERY
 def test_the_same_bits_on_every_kind_of_processor(key: str) -> None:
     sample = drawn(operator_of(key), 2, 1)
     assert not bad(sample, ("targets",)), described(sample)
 
 
-@pytest.mark.spread(50)
+@pytest.mark.spread(16)
 @EVERY
 def test_compiled_in_other_types(key: str) -> None:
     sample = drawn(operator_of(key), 1, 1)

@@ -43,6 +43,7 @@ def onnx_reference(op: Operator, *arrays: Array) -> Array:
     return np.asarray(results[0])
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 @pytest.mark.parametrize("corners", [False, True])

@@ -33,6 +33,7 @@ def stored(key: str, dtype: DType) -> tuple[Node, dict[str, Array]] | None:
     return node, {value.name: np.asarray(a) for value, a in zip(values, arrays, strict=True) if value is not None}
 
 
+@pytest.mark.spread(175)
 @pytest.mark.parametrize("dtype", [f8e4m3fn, i4], ids=str)
 @pytest.mark.parametrize("key", [cls.key() for cls in registered(lambda cls: not cls.random)])
 def test_refused_or_moved(key: str, dtype: DType) -> None:

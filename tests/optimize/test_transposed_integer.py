@@ -136,6 +136,7 @@ GRANULARITY = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("granularity", "activation"),
     [

@@ -39,7 +39,7 @@ def large_step() -> Graph:
     return graph
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("memory", [None, "small", "keep"])
 @pytest.mark.parametrize("name", STEPS)
 def test_sums_are_those_of_the_plan_and_of_what_runs(name: str, memory: str | None) -> None:
@@ -164,7 +164,7 @@ def test_tables_list_the_largest_and_add_up_the_rest() -> None:
     assert f"kernel {report.peak} of {len(report.phases)}" in peak_line(report)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", STEPS)
 def test_the_picture_names_peak_parts_and_phases(name: str) -> None:
     report = report_of(STEPS[name][0])

@@ -44,6 +44,7 @@ def recurrence() -> Graph:
         return Graph((x,), {"y": gt.nn.lstm(x, 5, name="memory")})
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("graph", [network(), recurrence()], ids=["network", "recurrence"])
 def test_every_task_of_every_call_is_in_one_range(graph: Graph, threads: int) -> None:

@@ -91,12 +91,14 @@ def test_fusion_grows_about_linearly(name: str) -> None:
     assert large < 6 * small
 
 
+@pytest.mark.exhaustive
 def test_compiling_grows_linearly_with_depth() -> None:
     """All stages: several times as many layers take as many times the calls, and little more."""
     small, large = (calls_in(partial(planned, training_step(depth))) for depth in (10, 60))
     assert large < 6.6 * small
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", sorted(GRAPHS))
 def test_large_graphs_do_not_recurse_deeply(name: str) -> None:
     """A thousand operators in a row, or a thousand operands, need no deep stack."""

@@ -110,6 +110,7 @@ def test_arena_and_peak(seed: int) -> None:
         assert planned.peak == needed == peak_bytes(planned.program.instructions)
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_offsets_are_multiples_of_the_alignment_that_was_asked_for(seed: int) -> None:
     _, _, wide = random_plan(seed)

@@ -43,6 +43,7 @@ def every() -> Iterator[Program]:
         yield from (program for program, _ in given())
 
 
+@pytest.mark.exhaustive
 def test_bytes_alive_in_place_are_those_of_the_instructions_that_are_written() -> None:
     less = 0
     for program in every():
@@ -52,6 +53,7 @@ def test_bytes_alive_in_place_are_those_of_the_instructions_that_are_written() -
     assert less > 1
 
 
+@pytest.mark.exhaustive
 def test_a_place_that_is_forgotten_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted mistake: bytes are counted as if no buffer had another's place."""
     monkeypatch.setattr(reusing._Moved, "activations", property(lambda self: self.given.activations))

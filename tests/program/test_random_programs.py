@@ -149,6 +149,7 @@ def test_the_verifier_refuses_plans_that_take_parts_for_wholes(monkeypatch: pyte
     assert sum(not _accepted(plan(random_program(ChoiceDraw(seed))[0])) for seed in range(60)) > 3
 
 
+@pytest.mark.exhaustive
 def test_the_poisoned_arena_shows_it_where_the_verifier_makes_the_same_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "_carries", any_write_counts)
     monkeypatch.setattr(write_coverage, "_always", all_trips_at_once)

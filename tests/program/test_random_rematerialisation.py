@@ -106,6 +106,7 @@ def differing(change: passes.Rematerialize | ReuseOperands, given: Given = progr
     return count
 
 
+@pytest.mark.exhaustive
 def test_random_programs_are_changed_and_keep_their_results() -> None:
     assert differing(Rematerialize(SMALLEST)) == 0
     assert differing(ReuseOperands()) == 0
@@ -177,6 +178,7 @@ def test_a_copy_that_would_read_an_updated_variable_is_not_made(monkeypatch: pyt
     assert not np.array_equal(evaluate(wrong, feeds, state)[0]["y"], wanted)
 
 
+@pytest.mark.exhaustive
 def test_a_result_in_place_of_elements_that_are_still_read_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reusing, "same_element", lambda *_: True)
     assert differing(ReuseOperands()) > 0
@@ -199,6 +201,7 @@ def test_a_copy_at_other_subscripts_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     assert differing(Rematerialize(SMALLEST)) > 30
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_that_overwrites_what_it_reads_is_not_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Timeline, "_runs_twice", lambda self, position: self.instructions[position].kernel is not None)
     assert differing(Rematerialize(SMALLEST)) > 0

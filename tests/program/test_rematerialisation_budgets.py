@@ -91,6 +91,7 @@ def test_a_limit_is_kept_to_the_byte(kind: str, share: float) -> None:
     assert needed(planned(graph, Options(memory=Budget(share=share)))) <= limit
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_least_that_an_error_says_is_enough_and_one_byte_less_is_not(kind: str) -> None:
     graph = step_graph(kind)
@@ -103,6 +104,7 @@ def test_the_least_that_an_error_says_is_enough_and_one_byte_less_is_not(kind: s
         planned(graph, Options(memory=Budget(nbytes=least - 1)))
 
 
+@pytest.mark.exhaustive
 def test_a_smaller_limit_never_leads_to_a_larger_arena() -> None:
     """On random programs: every limit is kept or refused, and what errors say is the least is always the same."""
     for seed in (0, 3, 9):
@@ -200,7 +202,7 @@ def test_what_is_no_budget_is_an_error(given: Memory) -> None:
 # --- bits
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_has_the_same_bits_with_any_budget(kind: str) -> None:
     """Compiled, dropout and running statistics included."""

@@ -114,6 +114,7 @@ def differing(count: int = 40) -> int:
     return wrong
 
 
+@pytest.mark.exhaustive
 def test_random_programs_compute_what_rounding_by_hand_gives() -> None:
     assert differing() == 0
     narrowed = [waiting_narrow(parse(training_text(seed)), PLAIN, None).narrow for seed in range(40)]
@@ -135,6 +136,7 @@ def test_random_programs_pass_through_every_budget(budget: Budget) -> None:
             assert ran(changed, seed) == ran(level.program, seed)
 
 
+@pytest.mark.exhaustive
 def test_limits_are_kept_and_less_is_never_more() -> None:
     for seed in range(6):
         program = parse(training_text(seed, layers=10))

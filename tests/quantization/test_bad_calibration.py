@@ -138,6 +138,7 @@ class TestData:
 
 @pytest.mark.parametrize("method", METHODS)
 class TestActivations:
+    @pytest.mark.spread(1)
     def test_constant_ones(self, method: str) -> None:
         """All equal: the range reaches to 0. All zero: kept in float, and listed."""
         for value in (1.0, -3.0):

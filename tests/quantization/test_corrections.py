@@ -74,6 +74,7 @@ class TestEqualisation:
         for first, made, second, read in pairs:
             np.testing.assert_allclose(ranges(found[first], made), ranges(found[second], read), rtol=2e-2)
 
+    @pytest.mark.exhaustive
     def test_one_scale_for_all_serves_better(self) -> None:
         tensor = Recipe(weights=Scheme(i8, "symmetric"))
         assert noise(tensor.with_(equalize=True)) > noise(tensor) + 6
@@ -106,6 +107,7 @@ class TestBiasCorrection:
         )
         assert np.abs(right - exact).max() < 0.25 * np.abs(plain - exact).max()
 
+    @pytest.mark.exhaustive
     def test_it_helps(self) -> None:
         assert noise(self.RECIPE.with_(correct_bias=True)) > noise(self.RECIPE) + 1
 
@@ -122,6 +124,7 @@ class TestRounding:
     PLAIN = Recipe(weights=FOUR, only=LAYERS)
     RECIPE = PLAIN.with_(round_weights=200)
 
+    @pytest.mark.exhaustive
     def test_it_helps(self) -> None:
         assert noise(self.RECIPE) > noise(self.PLAIN) + 1
 

@@ -85,6 +85,7 @@ def check_cycle(path: Path, tmp_path: Path) -> Graph | Template:
     return model
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("per_channel", [True, False], ids=["channel", "tensor"])
 def test_a_file_of_onnx_runtime(per_channel: bool, tmp_path: Path) -> None:
     path = tmp_path / "theirs.onnx"
@@ -101,6 +102,7 @@ def test_a_file_of_onnx_runtime(per_channel: bool, tmp_path: Path) -> None:
     assert len({node.inputs[0] for node in rounded}) == len(rounded)  # one for all who read a value
 
 
+@pytest.mark.exhaustive
 def test_a_file_of_our_own(tmp_path: Path) -> None:
     path = tmp_path / "ours.onnx"
     small = gt.quantize(kinds, IMAGES, Recipe(outputs=True))

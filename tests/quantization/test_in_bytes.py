@@ -34,6 +34,7 @@ def types_in(path: Path) -> set[int]:
     return {tensor.data_type for tensor in (*graph.initializer, *constants)}
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 @pytest.mark.parametrize("weights", [CHANNELS, Scheme(u4, "asymmetric", "channel")], ids=str)
 def test_onnx_runtime_gives_the_same_bits(weights: Scheme, form: str, tmp_path: Path) -> None:
@@ -67,6 +68,7 @@ def test_operator_sets() -> None:
         save_quantized(quantized(BLOCKS).graph, opset=17, as_bytes=True)
 
 
+@pytest.mark.exhaustive
 def test_blocks_stay_as_they_are(tmp_path: Path) -> None:
     """ONNX Runtime does not load bytes with scales for blocks."""
     found, path = quantized(BLOCKS), tmp_path / "q.onnx"

@@ -169,7 +169,7 @@ USES: dict[str, tuple[Callable[[Any], object], str]] = {
 }
 
 
-@pytest.mark.spread
+@pytest.mark.spread(9)
 @pytest.mark.parametrize("case", USES)
 def test_uses(case: str, small: Quantized) -> None:
     use, said = USES[case]

@@ -87,6 +87,7 @@ def test_onnx_runtime_gives_the_same(name: str, opset: int, tmp_path: Path) -> N
         np.testing.assert_allclose(theirs.outputs[output], array, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_interpreter_and_the_prepared_model_give_the_same(name: str) -> None:
     """FakeQuantize computes in f32 what the integers stand for; sums of f32 may tip a rounding by one step."""
@@ -136,6 +137,7 @@ def test_max_pooling_is_done_on_integers(tmp_path: Path) -> None:
     assert (operators["QuantizeLinear"], operators["DequantizeLinear"]) == (1, 0)
 
 
+@pytest.mark.exhaustive
 def test_a_convolution_is_done_on_integers_whoever_reads_it(tmp_path: Path) -> None:
     """Its patches go through Reshape and Transpose to a sum with a parameter, which stays in floats."""
     x = images(4, channels=1)
@@ -168,6 +170,7 @@ SCHEMES = {
 }
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("case", SCHEMES)
 def test_every_scheme_is_saved_and_runs(case: str, tmp_path: Path) -> None:
     """ONNX Runtime has kernels for 16 bits and 4-bit weights in floating point only, so there sums differ in order."""
@@ -181,6 +184,7 @@ def test_every_scheme_is_saved_and_runs(case: str, tmp_path: Path) -> None:
     assert noise(exactly("mobile")["scores"], scores) > (10 if recipe.weights.dtype in (i4, u4) else 20)
 
 
+@pytest.mark.exhaustive
 def test_wider_types_are_more_exact() -> None:
     recipes = (SCHEMES["i4 weights"], Recipe(), Recipe(Scheme(u16), Scheme(i16, "symmetric", "channel")))
     exact = exactly("mobile")["scores"]

@@ -163,6 +163,7 @@ class TestBadInput:
         with pytest.raises(QuantizationError, match="the profile of doubled does not know '.*'; it has .*Calibrate"):
             prepare(model.bind({"batch": 2}), foreign, Recipe())
 
+    @pytest.mark.exhaustive
     def test_files_that_are_no_profile(self, profile: Profile, tmp_path: Path) -> None:
         path = tmp_path / "broken.json"
         with pytest.raises(QuantizationError, match=r"cannot read the profile .*broken.json: No such file"):

@@ -99,7 +99,7 @@ def operators(graph: Graph, kind: type) -> int:
 # --- what training begins with ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("recipe", [Recipe(), INT4], ids=["int8", "int4"])
 def test_begins_as_the_calibrated_model(
     recipe: Recipe, digits: data.Dataset, trained: dict[str, Array], profile: Profile
@@ -119,6 +119,7 @@ def test_begins_as_the_calibrated_model(
         assert np.mean(scores.argmax(1) == calibrated.argmax(1)) > 0.99
 
 
+@pytest.mark.exhaustive
 def test_folded_statistics_train_as_unfolded_ones(
     digits: data.Dataset, trained: dict[str, Array], profile: Profile
 ) -> None:
@@ -207,6 +208,7 @@ def test_a_frozen_trainer_measures_what_the_one_before_it_did(
     assert 0.5 < trainer.fit(digits.train, 1, progress=False)["train_accuracy"][0] <= 1
 
 
+@pytest.mark.exhaustive
 def test_statistics_that_were_never_frozen_are_exported_folded(
     digits: data.Dataset, trained: dict[str, Array], profile: Profile
 ) -> None:
@@ -236,6 +238,7 @@ def test_channels_that_are_switched_off_make_no_infinities(
 # --- scales -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_learned_scales_begin_where_they_were(
     digits: data.Dataset, trained: dict[str, Array], profile: Profile
 ) -> None:
@@ -243,6 +246,7 @@ def test_learned_scales_begin_where_they_were(
     np.testing.assert_array_equal(run(plain, digits.x[:32]), run(learn(plain), digits.x[:32]))
 
 
+@pytest.mark.exhaustive
 def test_chosen_scales_are_learned(trained: dict[str, Array], profile: Profile) -> None:
     def names(which: bool | list[str]) -> set[str]:
         model = prepare_training(digits_net, profile, state=trained, learn_scales=which)
@@ -257,6 +261,7 @@ def test_chosen_scales_are_learned(trained: dict[str, Array], profile: Profile) 
         names(["conv3.weight"])
 
 
+@pytest.mark.exhaustive
 def test_weights_begin_at_scales_from_their_mean(trained: dict[str, Array], profile: Profile) -> None:
     graph = bound(prepare_training(digits_net, profile, INT4, state=trained, weight_start="mean", learn_scales=False))
     scales = {value.name: value.array for value in graph.constants if value.name.endswith(".scale")}
@@ -314,6 +319,7 @@ def test_training_goes_on_from_a_file(
     assert np.mean(run(again, images).argmax(1) == trainer.predict(images)["scores"].argmax(1)) > 0.99
 
 
+@pytest.mark.exhaustive
 def test_scales_that_a_move_passes_on_stay_one(trained: dict[str, Array], profile: Profile) -> None:
     """A pooled activation has the scale of what is pooled, so that integers pool; also when the scale is learned."""
     quantized = bound(convert(prepare(digits_net, profile, state=trained)))
@@ -335,6 +341,7 @@ class Batches(CalibrationDataReader):  # type: ignore[misc]
         return next(self.batches, None)
 
 
+@pytest.mark.exhaustive
 def test_training_goes_on_from_a_file_of_onnx_runtime(
     digits: data.Dataset, trained: dict[str, Array], tmp_path: Path
 ) -> None:

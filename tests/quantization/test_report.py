@@ -55,6 +55,7 @@ def reported() -> Report:
 
 
 class TestAnalysis:
+    @pytest.mark.exhaustive
     def test_noise_of_results_is_measured(self) -> None:
         found = quantized()
         rows = {row.name: row for row in signal_to_noise(found.exact, found.ready, found.data)}
@@ -66,6 +67,7 @@ class TestAnalysis:
         )
         assert (rows["x"].operator, rows["scores"].operator, rows["Add"].operator) == ("input", "output", "Add")
 
+    @pytest.mark.exhaustive
     def test_noise_of_weights(self) -> None:
         found = quantized()
         rows = {row.name: row for row in signal_to_noise(found.exact, found.ready, found.data[:1])}
@@ -173,6 +175,7 @@ class TestReport:
         with pytest.raises(QuantizationError, match="cannot write the report"):
             reported().write_html(tmp_path / "no" / "such" / "folder.html")
 
+    @pytest.mark.exhaustive
     def test_a_histogram_shows_what_is_cut_off(self) -> None:
         """u8 with scale 0.5 and zero point 10 stands for -5 to 122.5."""
         parameters = Parameters(np.array(0.5, np.float32), np.array(10, np.uint8))
@@ -197,6 +200,7 @@ class TestReport:
         assert [label.get_text() for label in axes.texts] == ["30.0", "-∞", "40.0", ""]
         assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "$b$"]
 
+    @pytest.mark.exhaustive
     def test_names_are_escaped(self) -> None:
         model = mobile()
         graph = model.bind({"batch": 8}).with_(name="<script>")
@@ -222,6 +226,7 @@ class TestFiles:
     def data(name: str) -> Array:
         return X if name != "transformer" else np.random.default_rng(0).standard_normal((16, 6, 16)).astype(np.float32)
 
+    @pytest.mark.spread(1)
     @pytest.mark.parametrize("name", MODELS)
     def test_operators_on_quantized_tensors(self, name: str, tmp_path: Path) -> None:
         model, x = self.MODELS[name](), self.data(name)
@@ -243,6 +248,7 @@ class TestFiles:
             np.testing.assert_allclose(theirs[place], array, atol=1e-5)
             np.testing.assert_allclose(again[output], array, atol=1e-5)
 
+    @pytest.mark.exhaustive
     def test_clips_that_saturation_does_not_do(self) -> None:
         """Bounds within the range of the integers are bounds on the integers."""
         model = mobile()
@@ -252,6 +258,7 @@ class TestFiles:
         graph = qoperator(found.graph)
         assert [node for node in graph.nodes if node.operator.key() == "Clip" and node.outputs[0].dtype == gt.i8]
 
+    @pytest.mark.spread(1)
     @pytest.mark.parametrize(
         ("recipe", "opset", "message"),
         [

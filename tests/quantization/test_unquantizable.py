@@ -120,6 +120,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("network", "data", "options", "said"),
     [

@@ -110,6 +110,7 @@ def images() -> Array:
     return np.random.default_rng(1).standard_normal((6, 3, 8, 8)).astype(np.float32)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 def test_use(use: Callable[[Value], object], tmp_path: Path) -> None:
     model = gt.model(x=f32[6, 3, 8, 8])(use)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.runtime.soak import BRIEF, Soak
 
 
+@pytest.mark.exhaustive
 def test_no_answer_is_lost_doubled_or_mixed_up() -> None:
     report = Soak(clients=3, pause=0.1, seed=1).run(4.0)
     print(report)

@@ -65,7 +65,7 @@ def _rows(batch: Mapping[str, Array], part: int, parts: int) -> dict[str, Array]
     return {name: array[part * size : (part + 1) * size] for name, array in batch.items()}
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("devices", "parts"), [(1, 1), (1, 3), (2, 2), (2, 4), (3, 3), (3, 6)])
 def test_any_number_of_devices_gives_the_bits_of_one(devices: int, parts: int) -> None:
     alone, split = _trainer(accumulate=parts), _trainer()
@@ -100,6 +100,7 @@ def test_parts_of_parameters_train_to_the_same_bits() -> None:
     assert not np.array_equal(expected["conv.weight"][1], begun["conv.weight"][1])
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_trainer_s_budget_is_kept_on_devices(parts: int) -> None:
     used, states = [], []
@@ -241,6 +242,7 @@ class Failing(HostDevice):
         return resident
 
 
+@pytest.mark.exhaustive
 def test_gradients_that_fail_update_nothing_and_the_next_step_goes_on() -> None:
     broken, whole = _trainer(), _trainer()
     batches = list(_batches(3))
@@ -333,6 +335,7 @@ def test_batches_that_would_read_elsewhere(parts: int, wrong: Array) -> None:
         assert np.isfinite(training.step(fitting).result())
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("parts", [1, 2])
 def test_arrays_of_a_step_may_be_written_to(parts: int) -> None:
     """A source that gives the same array again and again, while steps wait."""

@@ -58,6 +58,7 @@ WRONG: dict[str, tuple[Callable[[np.ndarray, np.ndarray], Any], str]] = {
 OF_INPUTS = ("dtype", "shape", "no batch", "no examples", "ragged", "on a GPU", "requires grad")
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("prefetch", [None, 0])
 @pytest.mark.parametrize("what", WRONG)
 def test_a_batch_that_does_not_fit_is_named(

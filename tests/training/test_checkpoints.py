@@ -22,7 +22,7 @@ from glowtrain.trainer.fit import Moment
 from tests.training.trainers import Points, images, trainer_of
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("every", [None, 2])
 def test_resuming_gives_the_same_bytes(
     cnn: gt.Template, points: Points, backend: str, tmp_path: Path, every: int | None

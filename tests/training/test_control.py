@@ -82,6 +82,7 @@ def _statistics(trainer: gt.Trainer) -> dict[str, np.ndarray]:
     return {name: trainer.variables()[f"batch_norm.{name}"] for name in ("mean", "variance")}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("frozen", [False, True])
 def test_running_statistics_of_a_frozen_trunk(cnn: gt.Template, points: Points, frozen: bool, backend: str) -> None:
     first = trainer_of(cnn, backend)

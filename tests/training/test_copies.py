@@ -96,7 +96,7 @@ def test_the_cpu_backend_is_made_for_the_processor_that_reads_it(tmp_path: Path)
     assert pickled(Cpu(Target.named("scalar"))).target == Target.named("scalar")
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("model", [net, net.bind({"batch": 8})], ids=["open", "bound"])
 def test_a_trainer_goes_on_to_the_same_bits(
     model: gt.Graph | gt.Template, again: Again, backend: str, points: Points, tmp_path: Path
@@ -175,6 +175,7 @@ def evaluated(given: tuple[gt.Trainer, Points]) -> dict[str, float]:
     return trainer.evaluate(points)
 
 
+@pytest.mark.exhaustive
 def test_in_other_processes(points: Points) -> None:
     trainers = [trainer_of(net, "cpu", optimizer=gt.optim.Adam(lr=rate)) for rate in (0.01, 0.02)]
     with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -118,6 +118,7 @@ class Loader:
         return ((x[i : i + self.size], y[i : i + self.size]) for i in range(0, len(x), self.size))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     "make", [lambda a: Loader(a, 25), lambda a: [dict(zip(a, b, strict=True)) for b in Loader(a, 25)]]
 )

@@ -107,7 +107,7 @@ SAID = {
 }
 
 
-@pytest.mark.spread(20)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("prefetch", [None, 0])
 @pytest.mark.parametrize("after", [3, 6, 7, 9, 14])
 @pytest.mark.parametrize("kind", [*EXACT, *SAID])

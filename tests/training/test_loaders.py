@@ -50,6 +50,7 @@ def test_a_source_of_batches_has_the_bits_of_arrays(
     np.testing.assert_allclose(fed.predict(source)["output"], cutting.predict(points[0])["output"], rtol=1e-5)
 
 
+@pytest.mark.spread(1)
 def test_state_dropout_metrics_and_callbacks(cnn: gt.Template, points: Points, backend: str) -> None:
     data = images(points)
     cutting, fed = (trainer_of(cnn, backend, metrics=True) for _ in range(2))

@@ -104,7 +104,7 @@ def test_an_update_is_that_of_accumulated_gradients_to_the_bit(model: Template, 
         assert same_bits(split, whole)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("model", MODELS)
 def test_bits_are_the_same_with_any_budget(model: Template) -> None:
     made = [trainers(model, 3, memory)[0] for memory in ("keep", None, "small", SMALLEST)]
@@ -170,6 +170,7 @@ def test_parts_of_parameters_are_trained_alone() -> None:
         np.testing.assert_allclose(after[name], array, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_parts_taken_one_row_too_late_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = lower._slice
 
@@ -188,6 +189,7 @@ def test_parts_taken_one_row_too_late_are_seen(monkeypatch: pytest.MonkeyPatch) 
 # --- memory and code
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("model", MODELS)
 def test_activations_are_those_of_one_part(model: Template) -> None:
     """Beside them are sums of gradients, and the gradients of a part that are added to them."""
@@ -198,7 +200,7 @@ def test_activations_are_those_of_one_part(model: Template) -> None:
     assert small.arena <= part.arena + 2 * gradients + 4096
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("model", [images, rows])
 def test_within_parts_results_are_computed_again_too(model: Template) -> None:
     kept, least = (step_plan(model, 2, memory, 256) for memory in ("keep", SMALLEST))
@@ -340,6 +342,7 @@ def test_nothing_is_proposed_that_would_not_do() -> None:
     assert "micro_batches" not in str(raised.value)
 
 
+@pytest.mark.exhaustive
 def test_with_auto_a_batch_is_split_where_a_budget_asks_for_it() -> None:
     limit = needed(4, SMALLEST)
     auto = trainer_of(rows, "cpu", memory=limit, micro_batches="auto")
@@ -358,6 +361,7 @@ def test_with_auto_a_batch_is_split_where_a_budget_asks_for_it() -> None:
     assert same_bits(split, auto)
 
 
+@pytest.mark.exhaustive
 def test_fit_takes_every_batch_in_parts() -> None:
     """And refuses a last one that does not divide before it trains."""
     arrays = batch_of(rows, 4, 60)

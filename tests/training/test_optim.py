@@ -221,6 +221,7 @@ def undecayed(optimizer: Optimizer) -> Optimizer:
     return dataclasses.replace(optimizer, weight_decay=0.0)
 
 
+@pytest.mark.spread(15)
 @pytest.mark.parametrize("name", CASES)
 def test_zero_gradients_keep_parameters_to_the_bit(name: str, backend: str) -> None:
     optimizer = dataclasses.replace(undecayed(CASES[name][0]), clip_norm=1.0, accumulate=2)

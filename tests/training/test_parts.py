@@ -81,7 +81,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.spread(5)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_updates_the_part_alone(case: str, optimizer: str) -> None:
@@ -142,6 +142,7 @@ def test_no_activation_is_kept_for_frozen_weights() -> None:
         assert (inner & read_later == set()) == expected
 
 
+@pytest.mark.exhaustive
 def test_files_hold_whole_weights(tmp_path: Path) -> None:
     trainer = trainer_of(convolutions, "cpu", trainable=["stem.*[4:8]", "head.weight[:, 2:4]"])
     trainer.step(batch_of(convolutions, 5))

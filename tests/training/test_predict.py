@@ -34,6 +34,7 @@ def many(points: Points, count: int) -> np.ndarray:
     return np.take(points[0], random.integers(0, 22, count), axis=0) + random.random((count, 6), np.float32)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("size", [1, 7, 64])
 def test_batches_give_what_the_model_gives_for_each(cnn: gt.Template, points: Points, backend: str, size: int) -> None:
     x = images((many(points, 150), np.zeros(150, int)))[0]

@@ -439,6 +439,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.exhaustive
 def test_memory_stays_where_it_is(mlp: gt.Template) -> None:
     """Steps from a generator of new arrays, of which the first are not counted: 20,000 leave no more than 4 MiB."""
     trainer, rng = trainer_of(mlp, "cpu", threads=1), np.random.default_rng(0)
@@ -454,6 +455,7 @@ def test_memory_stays_where_it_is(mlp: gt.Template) -> None:
     assert sizes[2] - sizes[0] < 4 << 20
 
 
+@pytest.mark.exhaustive
 def test_many_batch_sizes_keep_a_bounded_number_of_compiled_steps(mlp: gt.Template) -> None:
     trainer, rng = trainer_of(mlp), np.random.default_rng(0)
     batches = [(rng.standard_normal((size, 6), np.float32), rng.integers(0, 3, size)) for size in range(1, 201)]

@@ -73,6 +73,7 @@ def gradients_of(model: Any, **settings: Any) -> dict[str, Array]:
 ALL = pytest.mark.parametrize("model", [images, rows, words, residual], ids=lambda model: model.name)
 
 
+@pytest.mark.spread(1)
 @ALL
 def test_the_loss_and_statistics_keep_their_bits_and_gradients_are_near(model: Any) -> None:
     exact, rounded = (trained(model, 1, residuals=given, optimizer=gt.optim.SGD(lr=1.0)) for given in (None, "bf16"))
@@ -85,6 +86,7 @@ def test_the_loss_and_statistics_keep_their_bits_and_gradients_are_near(model: A
     assert 0 < off < 4 * UNIT * np.sqrt(sum(np.sum(array**2) for array in one.values()))
 
 
+@pytest.mark.spread(1)
 @ALL
 def test_budgets_of_memory_change_no_bit_while_what_waits_is_the_same(model: Any) -> None:
     usual, kept = (trained(model, residuals="bf16", memory=memory) for memory in (None, "keep"))
@@ -95,6 +97,7 @@ def test_budgets_of_memory_change_no_bit_while_what_waits_is_the_same(model: Any
     assert limit[2].memory().arena <= use.arena
 
 
+@pytest.mark.spread(1)
 @ALL
 def test_threads_and_processors_change_no_bit(model: Any) -> None:
     alone = trained(model, residuals="bf16")
@@ -104,6 +107,7 @@ def test_threads_and_processors_change_no_bit(model: Any) -> None:
         assert same(alone[1], other[1])
 
 
+@pytest.mark.spread(1)
 @ALL
 def test_small_takes_no_more_than_no_budget_and_learns_the_same(model: Any) -> None:
     usual, small = (trained(model, 1, residuals="bf16", memory=memory) for memory in (None, "small"))
@@ -111,6 +115,7 @@ def test_small_takes_no_more_than_no_budget_and_learns_the_same(model: Any) -> N
     assert small[0] == usual[0]
 
 
+@pytest.mark.exhaustive
 def test_less_memory_is_taken() -> None:
     for model in (rows, residual):
         exact, rounded = (trained(model, 1, residuals=given)[2].memory().arena for given in (None, "bf16"))
@@ -161,6 +166,7 @@ def test_random_models(
         assert np.allclose(found[name], array, rtol=2e-4, atol=2e-5), name
 
 
+@pytest.mark.exhaustive
 def test_the_evaluator_rounds_the_same_results() -> None:
     """What is stored in bf16 in compiled code and in the plan that is evaluated: gradients of both are nearer to each
     other than rounding is to none."""
@@ -186,6 +192,7 @@ def narrow_in(plan: Plan) -> set[str]:
     return {buffer.name for buffer in plan.program.buffers if buffer.name.endswith(SUFFIX)}
 
 
+@pytest.mark.exhaustive
 def test_parts_of_a_batch_are_rounded_within_their_loop() -> None:
     losses, state, trainer = trained(rows, residuals="bf16", micro_batches=4)
     plain = trained(rows, micro_batches=4)
@@ -228,6 +235,7 @@ def gradients_of_rows(model: Any, residuals: Any) -> dict[str, Array]:
     return {name: before[name].astype(np.float64) - array for name, array in trainer.parameters().items()}
 
 
+@pytest.mark.exhaustive
 def test_a_compiled_step_takes_it_too() -> None:
     trainer = gt.Trainer(rows, gt.losses.softmax_cross_entropy(), gt.optim.SGD(lr=0.1), backend="cpu", threads=1)
     trainer.prepare(batch_for(rows))
@@ -280,6 +288,7 @@ def test_other_types_are_refused(given: Any) -> None:
         gt.compile(rows, residuals=given)
 
 
+@pytest.mark.exhaustive
 def test_a_limit_that_cannot_be_kept_says_the_least(tmp_path: Any) -> None:
     trainer = gt.Trainer(
         rows, gt.losses.softmax_cross_entropy(), gt.optim.SGD(lr=0.1), backend="cpu", memory="32KB", residuals="bf16"

@@ -47,6 +47,7 @@ def check(graph: Graph, inputs: Feeds, cpu: gt.Cpu, count: int, share: float, st
     assert not differing(graph, partition, inputs, cpu, steps)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize(
     ("model", "inputs"), [(resnet(), resnet_inputs), (gpt(), gpt_inputs)], ids=["resnet-50", "gpt"]
@@ -63,7 +64,7 @@ def test_training_steps_of_resnet_50(count: int, cpu: gt.Cpu, random: np.random.
     check(graph, feeds, cpu, count, 0.9 if count == 2 else 0.8, steps=3)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("count", [2, 3])
 def test_training_steps_of_a_gpt(count: int, cpu: gt.Cpu, random: np.random.Generator) -> None:
     graph, feeds = step_of(gpt(), gt.optim.AdamW(1e-2), **gpt_inputs(random))

@@ -43,7 +43,7 @@ def test_requests_through_a_partition(devices: list[Device], random: np.random.G
                 assert future.result(60)[name].tobytes() == array.tobytes()
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 def test_training_steps_through_a_partition(devices: list[Device], random: np.random.Generator) -> None:
     images = random.normal(size=(4, 1, 12, 12)).astype(np.float32)
     tokens, labels = random.integers(0, 11, (4, 9)), random.integers(0, 10, 4)

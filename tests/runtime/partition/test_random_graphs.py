@@ -55,7 +55,7 @@ def test_parts_on_the_interpreter(case: Case, data: st.DataObject) -> None:
         assert not differing(graph, partition, inputs, "interpreter", steps=2)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("start", range(0, 32, 8))
 def test_parts_as_native_code(start: int, random: np.random.Generator) -> None:
     """Where the partitioner cuts, for devices of random rates."""

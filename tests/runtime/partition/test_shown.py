@@ -42,6 +42,7 @@ def test_crossings_name_every_value_that_passes(partition: Partition) -> None:
     }
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("ending", ["svg", "png", "html"])
 def test_pictures(ending: str, partition: Partition, tmp_path: Path) -> None:
     """The same partition, the same bytes."""

@@ -63,7 +63,7 @@ def test_values_that_pass_in_another_order_than_in_the_whole_give_other_bits(
     assert differing(graph, cut_at(graph, [14], "cpu"), inputs, "cpu", steps=2)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_recurrences_and_attention(backend: str, random: np.random.Generator) -> None:
     labels = random.integers(0, 10, 4)
@@ -115,6 +115,7 @@ def test_activations_cross_and_gradients_come_back(random: np.random.Generator) 
     assert "hyper.lr" in back.takes
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tied_weights_are_of_the_first_stage(backend: str, random: np.random.Generator) -> None:
     """The head takes the embedding's weight as a value; its gradient's two parts meet in the first stage."""
