@@ -146,11 +146,11 @@ def _bound(
 
 
 def _own_size(name: str, graph: Graph, sizes: Sequence[int], dims: Mapping[str, int] | None, asked: bool) -> int | None:
-    """The size of the batch that a graph is bound to; None if its first axes are no rows."""
+    """The size of the batch that a graph is bound to; None if its first axes are no rows, or have none."""
     if dims:
         raise InputError(f"network {name}: the graph is bound already; dims are for a template")
     first = graph.inputs[0].shape[:1] if graph.inputs else ()
-    if not first or graph.updates or not gives_rows(graph, first[0]):
+    if first in ((), (0,)) or graph.updates or not gives_rows(graph, first[0]):
         _no_batches(name, asked, "not all of its inputs and outputs have as many rows, or it updates variables")
         return None
     if asked and sizes[-1] != first[0]:

@@ -231,6 +231,8 @@ def _configured(folder: Path, options: ModelOptions) -> tuple[ModelOptions, dict
 
 
 def _config(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: it cannot be read: it is no file")  # a pipe would be waited for
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

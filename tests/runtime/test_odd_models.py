@@ -10,6 +10,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.device import Device
 from glowtrain.backends.discovery import backend_names
+from glowtrain.errors import InputError
 from glowtrain.graph import Constant, Graph, Input, Variable
 from glowtrain.runtime import HostDevice, HostManager
 from glowtrain.runtime.conformance import PoisonedDevice
@@ -126,3 +127,13 @@ def test_a_call_does_not_give_its_constants_away(backend: str) -> None:
         fixed[...] = -77.0
     (kept,) = (constant.array for constant in graph.constants if constant.shape == NUMBERS.shape)
     np.testing.assert_array_equal(kept, NUMBERS)
+
+
+def test_a_batch_of_no_rows_takes_no_requests_of_some() -> None:
+    """They would wait for ever for a batch that has room."""
+    x = Input(TensorType(gt.f32, (0, 3)), "x")
+    with HostManager() as host:
+        host.add_network("net", Graph((x,), {"double": x * 2.0}, name="net"))
+        with pytest.raises(InputError, match="must be"):
+            host.run("net", {"x": np.ones((1, 3), np.float32)})
+        assert host.run("net", {"x": np.ones((0, 3), np.float32)}).result(60)["double"].shape == (0, 3)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -236,10 +236,11 @@ def test_configurations_that_cannot_be_meant(tmp_path: Path, text: str, told: st
         assert (repository.complete, host.networks()) == (False, [])
 
 
-def test_a_folder_in_the_place_of_a_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_something_else_in_the_place_of_a_configuration(tmp_path: Path, make: Callable[[Path], None]) -> None:
     put(tmp_path, "double", "1")
-    (tmp_path / "double" / "config.toml").mkdir()
-    with HostManager() as host, pytest.raises(InputError, match="config.toml: it cannot be read: Is a directory"):
+    make(tmp_path / "double" / "config.toml")
+    with HostManager() as host, pytest.raises(InputError, match="config.toml: it cannot be read: it is no file"):
         Repository(host, {}, tmp_path).load_all()
 
 
