@@ -218,7 +218,7 @@ def _configured(folder: Path, options: ModelOptions) -> tuple[ModelOptions, dict
 
     Raises :class:`ModelError` if there are none, and :class:`InputError` for a configuration that cannot be meant.
     """
-    files = {path.name: path / FILE for path in _folders(folder) if path.name.isdecimal() and (path / FILE).is_file()}
+    files = {path.name: path / FILE for path in _folders(folder) if _is_version(path.name) and (path / FILE).is_file()}
     if not files:
         raise ModelError(f"{folder}: no version of the model; put it at {folder / '1' / FILE}")
     config = _config(folder / CONFIG)
@@ -228,6 +228,11 @@ def _configured(folder: Path, options: ModelOptions) -> tuple[ModelOptions, dict
     wanted = sorted({str(version) for version in versions}, key=int)
     merged = _merged(folder / CONFIG, options, config)
     return merged, {version: partial(load, files[version], merged.dims) for version in wanted}
+
+
+def _is_version(name: str) -> bool:
+    """Whether it is a whole number, written as all are, so that no two folders are of the same one."""
+    return name.isdecimal() and str(int(name)) == name
 
 
 def _config(path: Path) -> dict[str, Any]:

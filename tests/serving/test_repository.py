@@ -94,6 +94,14 @@ def test_the_highest_version_is_served_and_replaces_the_one_before(client: Any, 
     assert index(client) == {("double", "10"): "READY"}
 
 
+def test_folders_that_write_a_version_in_another_way_are_none(tmp_path: Path) -> None:
+    """It would be one of them that is served."""
+    for version in ("03", "\N{ARABIC-INDIC DIGIT THREE}", "3"):
+        put(tmp_path, "double", version)
+    with served(tmp_path) as (service, _):
+        assert service.model_metadata("double", None)["versions"] == ["3"]
+
+
 def test_several_versions_by_configuration(client: Any, tmp_path: Path) -> None:
     put(tmp_path, "double", "2", 20.0)
     config(tmp_path, "double", "versions = [2, 1]\nmax_batch = 4\nmax_delay = 0.5\nqueue = 8\n")
