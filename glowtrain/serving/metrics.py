@@ -15,7 +15,7 @@ from itertools import groupby
 from glowtrain.runtime.observation.metrics import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-FAILURES, OTHER = "nv_inference_request_failure", "OTHER"
+FAILURES, OTHER, REJECTED = "nv_inference_request_failure", "OTHER", "REJECTED"
 
 
 class Refusals:
@@ -23,18 +23,19 @@ class Refusals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str, str]] = Counter()
 
-    def add(self, model: str, version: str) -> None:
+    def add(self, model: str, version: str, reason: str) -> None:
         """Count one."""
         with self._lock:
-            self._counts[model, version] += 1
+            self._counts[model, version, reason] += 1
 
     def added(self, samples: Iterable[Metric]) -> Iterator[Metric]:
-        """The samples, with these among the failures for other reasons."""
+        """The samples, with these among the failures."""
         for sample in samples:
-            counted = sample.name == FAILURES and sample.labels["reason"] == OTHER
-            more = self._counts[sample.labels["model"], sample.labels["version"]] if counted else 0
+            labels = sample.labels
+            failures = sample.name == FAILURES
+            more = self._counts[labels["model"], labels["version"], labels["reason"]] if failures else 0
             yield replace(sample, value=sample.value + more)
 
 

@@ -9,10 +9,17 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from glowtrain.errors import GlowtrainError, InputError, RequestSizeError, UnavailableError, UnknownNetworkError
+from glowtrain.errors import (
+    DeadlineError,
+    GlowtrainError,
+    InputError,
+    RequestSizeError,
+    UnavailableError,
+    UnknownNetworkError,
+)
 from glowtrain.serving.host import ServedNetwork, ServingHost
 from glowtrain.serving.logs import LOGGER
-from glowtrain.serving.metrics import Refusals, exposition
+from glowtrain.serving.metrics import OTHER, REJECTED, Refusals, exposition
 from glowtrain.serving.repository import ModelState, Repository
 from glowtrain.serving.requests import InferAnswer, InferRequest, check_outputs
 from glowtrain.serving.tensors import datatype
@@ -95,18 +102,24 @@ class InferenceService:
         try:
             yield
         except (InputError, RequestSizeError):
-            self._refusals.add(network.name, network.version)
+            self._refusals.add(network.name, network.version, OTHER)
             raise
 
     def metrics(self) -> str:
         """The numbers of all networks, for Prometheus."""
         return exposition(self._refusals.added(self._host.metrics()))
 
-    async def infer(self, request: InferRequest) -> InferAnswer:
-        """The answer to a request. To cancel it takes the request back.
+    async def infer(self, request: InferRequest, began: float) -> InferAnswer:
+        """The answer to a request that ``began`` to be read then, by ``time.monotonic``. To cancel it takes the request
+        back.
 
         Raises :class:`InputError`, and the subclasses of :class:`RequestError` that the host does.
         """
+        try:
+            request = request.since(began)
+        except DeadlineError:
+            self._refusals.add(request.model, self._network(request.model, request.version).version, REJECTED)
+            raise
         network, future = self._asked(request)
         answer = future.result() if future.done() else await asyncio.wrap_future(future)
         return InferAnswer(

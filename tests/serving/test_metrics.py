@@ -67,6 +67,14 @@ def test_an_answer_that_json_cannot_say_is_counted_once(client: TestClient) -> N
     assert counted == [1, 0]
 
 
+def test_a_request_that_is_late_before_it_is_asked_is_counted(client: TestClient) -> None:
+    x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1] * 4}
+    late = client.post("/v2/models/double/infer", json={"inputs": [x], "parameters": {"timeout": 1}})
+    found = families(client)
+    assert (late.status_code, value(found, "nv_inference_request_failure", reason="REJECTED")) == (504, 1)
+    assert value(found, "nv_inference_request_failure", reason="OTHER") == 0
+
+
 OUTCOMES: tuple[tuple[str, dict[str, str]], ...] = (("success", {}), ("failure", {"reason": "OTHER"}))
 
 

@@ -166,7 +166,7 @@ class _Routes:
                 decoded = await self._json.decode(name, version, given, length)
                 del given
                 messages.check_encodings(decoded, self._service.output_types(decoded))
-                answer = await self._service.infer(decoded.since(began))
+                answer = await self._service.infer(decoded, began)
             async with in_time(decoded, began):
                 body, size = await self._json.encode(decoded, answer)
         if size is None:

@@ -56,9 +56,10 @@ class _Calls:
 
     async def ModelInfer(self, asked: Message, context: Context) -> Message:
         with self._service.counting_refusals(asked.model_name, asked.model_version or None):
+            began = time.monotonic()
             request = messages.decode(asked, context.time_remaining())
             self._service.output_types(request)
-            return messages.encode(await self._service.infer(request))
+            return messages.encode(await self._service.infer(request, began))
 
     async def Check(self, asked: Message, context: Context) -> Message:
         """Of the server, or of a model by its name."""
