@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,31 @@ def test_a_description_that_was_cut_short(folder: Path, tmp_path: Path) -> None:
         gt.load_bundle(tmp_path)
     with pytest.raises(BundleError, match="mlp.json describes no bundle: it is damaged"):
         gt.load_bundle(tmp_path, "mlp")
+
+
+def test_a_pipe_is_written_to_and_a_link_stays_one(folder: Path, tmp_path: Path) -> None:
+    """As a device is, which a file had taken the place of."""
+    network, pipe, link = gt.load_bundle(folder), tmp_path / "pipe", tmp_path / "link"
+    network.save(tmp_path / "file")
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reading:
+        came = reading.submit(pipe.read_bytes)
+        network.save(pipe)
+        assert came.result(60) == (tmp_path / "file").read_bytes()
+    assert pipe.is_fifo()
+    link.symlink_to(tmp_path / "file")
+    network.step(**digits(0))
+    network.save(link)
+    assert link.is_symlink()
+    network.load(tmp_path / "file")
+    for wrong in (tmp_path, ""):
+        with pytest.raises(BundleError, match="cannot be written: Is a directory"):
+            network.save(wrong)
+
+
+def test_no_more_of_a_file_is_read_than_weights_have(folder: Path, tmp_path: Path) -> None:
+    network, endless = gt.load_bundle(folder), tmp_path / "endless"
+    network.save(endless)
+    os.truncate(endless, 1 << 40)
+    with pytest.raises(BundleError, match="OTHER_WEIGHTS: the file has more than"):
+        network.load(endless)

@@ -451,7 +451,8 @@ class BundleInstance:
     def load(self, path: str | Path) -> None:
         """Take all variables from a file that this bundle has written, here or elsewhere."""
         try:
-            data = Path(path).read_bytes()
+            with open(path, "rb") as file:
+                data = file.read(len(self._saved()) + 1)  # what is longer is refused, however long
         except OSError as reason:
             raise self.error(f"{path}: cannot be read: {reason.strerror or reason}") from reason
         self._take(data, str(path))
@@ -541,7 +542,7 @@ class BundleInstance:
         """Take all variables from the bytes of a file, which must end behind the last."""
         end = 8 + int.from_bytes(data[:8], "little") + self.variables.nbytes
         if len(data) > end:
-            failure = self.error(f"{of}: OTHER_WEIGHTS: the file has {len(data)} bytes, not {end}")
+            failure = self.error(f"{of}: OTHER_WEIGHTS: the file has more than {end} bytes")
             failure.code = "OTHER_WEIGHTS"
             raise failure
 
@@ -607,7 +608,12 @@ def _aligned(count: int, alignment: int) -> tuple[Array, int]:
 
 
 def _write_whole(path: Path, data: bytearray) -> None:
-    """Write a file by way of one beside it, so that it appears whole or not at all."""
+    """Write a file by way of one beside it, so that it appears whole or not at all; a link stays one. A device or a
+    pipe is written to."""
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         beside.write_bytes(data)
