@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.bundles.faces.rust.names import KEYWORDS as OF_RUST
+from glowtrain.bundles.faces.rust.crate import KEYWORDS as OF_RUST
 from glowtrain.bundles.signature import KEYWORDS as OF_C
 from glowtrain.graph import Graph, Input, Variable
 from tests.targets.test_faces import ran

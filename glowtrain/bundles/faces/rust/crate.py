@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator
 
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.bundles.faces.rust.names import CRATES, KEYWORDS, argument
 from glowtrain.bundles.faces.templates import filled, filled_for
-from glowtrain.bundles.faces.words import named
+from glowtrain.bundles.faces.words import named, words
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, element_of, hyper_of
 from glowtrain.bundles.verify.trace import printable
@@ -16,6 +15,22 @@ from glowtrain.types import DType
 from glowtrain.version import __version__
 
 FOLDER = "rust"
+KEYWORDS = words(
+    """
+    Self abstract as async await become box break const continue crate do dyn else enum extern false final fn for
+    gen if impl in let loop macro match mod move mut override priv pub ref return self static struct super trait
+    true try type typeof unsafe unsized use virtual where while yield
+    """
+)
+LOCALS = words(
+    """
+    _ last loss measured model number state ALIGNMENT ARENA_BYTES FILE_BYTES VARIABLES_BYTES VERSION Err None Ok Owned
+    Some batch begin checksum done float half sized text typed word
+    """
+)
+"""Variables, functions and constants around the arguments, and what patterns take for no new name."""
+CRATES = KEYWORDS | {"alloc", "core", "std", "test"} | words("Box Hyper Model Option Result String Vec")
+"""What no crate is called: crates of the language, and types in a program that uses one."""
 
 
 def rust(module: BundleModule, archive: bytes, example: bool) -> dict[str, bytes]:
@@ -126,3 +141,8 @@ def _number(dtype: DType) -> str:
 def _quoted(tensor: BundleTensor) -> str:
     """A name inside of a text that Rust formats."""
     return json.dumps(printable(tensor.source))[1:-1].replace("{", "{{").replace("}", "}}")
+
+
+def argument(tensor: BundleTensor) -> str:
+    """A name that neither means something else in Rust nor is one of ours around it."""
+    return named(tensor.name, KEYWORDS | LOCALS)
