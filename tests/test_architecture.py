@@ -35,11 +35,11 @@ NAMED_TWICE = {
 }
 
 PRIVATE_WORDS = {
-    "ahead": 5, "alike": 6, "alone": 3, "apart": 3, "aside": 1, "asked": 16, "asks": 1, "elsewhere": 2, "far": 5,
-    "form": 18, "found": 17, "given": 30, "ground": 1, "held": 2, "joint": 2, "kept": 13, "known": 16, "made": 16,
-    "noted": 1, "origin": 15, "outside": 7, "own": 16, "place": 35, "placed": 16, "places": 15, "remembered": 2,
-    "said": 2, "settled": 1, "sharing": 4, "squares": 5, "taken": 8, "told": 8, "twice": 3, "uncollected": 1,
-    "waiting": 6, "waits": 2, "way": 2, "words": 16,
+    "ahead": 5, "alike": 6, "alone": 2, "apart": 3, "aside": 1, "asked": 16, "asks": 1, "elsewhere": 2, "far": 5,
+    "form": 18, "found": 16, "given": 30, "ground": 0, "held": 2, "joint": 2, "kept": 12, "known": 12, "made": 13,
+    "noted": 1, "origin": 1, "outside": 5, "own": 15, "place": 35, "placed": 16, "places": 15, "remembered": 0,
+    "said": 2, "settled": 1, "sharing": 4, "squares": 5, "taken": 8, "told": 8, "twice": 3, "uncollected": 0,
+    "waiting": 6, "waits": 2, "way": 1, "words": 14,
 }  # fmt: skip
 """Plain words that say less than the field's term for the same thing, and how many names have each: a new one is
 refused, a rename lowers the number."""
@@ -122,7 +122,8 @@ def test_words_of_names() -> None:
 
 def test_names_say_the_fields_terms() -> None:
     counts = Counter(word for path in modules() for name in names_in(path) for word in words_of(name))
-    assert {word: counts[word] for word in PRIVATE_WORDS} == PRIVATE_WORDS, "say the term; or lower the number"
+    changed = {word: counts[word] for word, count in PRIVATE_WORDS.items() if counts[word] != count}
+    assert changed == {}, "say the field's term where a number has grown; lower those that have shrunk"
 
 
 def test_files_that_pytest_collects_together_have_names_of_their_own(pytestconfig: pytest.Config) -> None:
