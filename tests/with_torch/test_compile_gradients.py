@@ -246,6 +246,69 @@ def test_functions_of_two_on_axes_and_among_equals(name: str) -> None:
     check_points(getattr(torch, name), torch.tensor(POINTS), torch.tensor(OTHERS))
 
 
+@pytest.mark.parametrize("name", ["threshold", "hardshrink", "softshrink", "rrelu"])
+def test_activations_of_nan_and_at_their_kinks(name: str) -> None:
+    points = torch.tensor([*POINTS, torch.inf, -torch.inf])
+    if name != "rrelu":
+        points = torch.cat([points, torch.tensor([torch.nan])])
+    function = getattr(F, name)
+    check_points((lambda x: function(x, 1.0, -7.0)) if name == "threshold" else function, points)
+
+
+def test_medians_of_equals_and_nan() -> None:
+    check_points(torch.median, torch.tensor([1.0, 1.0, 0.0, 1.0, 3.0]))
+    with torch.no_grad():
+        rows = torch.tensor([[1.0, torch.nan, 0.0, torch.nan], [3.0, 3.0, 3.0, 1.0]])
+        assert compiled(torch.median)(rows).isnan()
+        for dim in (0, 1):
+            for ours, theirs in zip(compiled(torch.median)(rows, dim), torch.median(rows, dim), strict=True):
+                torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+def test_where_nan_is_sorted_in() -> None:
+    edges, x = torch.tensor([0.0, 1.0, 1.0]), torch.tensor([1.0, torch.nan, torch.inf])
+    for right in (False, True):
+        assert compiled(torch.searchsorted)(edges, x, right=right).tolist() == [3 if right else 1, 3, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_floor_division_and_rests_are_exact(dtype: torch.dtype) -> None:
+    """1.0 // 0.1 is 9, with a rest of almost 0.1."""
+    x = torch.tensor([1.0, 2.0, 0.3, 0.6, 1.2, -1.0, -0.3, 7.0, torch.inf, 4.0]).to(dtype)[:, None]
+    y = torch.tensor([0.1, 0.3, 0.2, 0.7, -0.1, -0.3, 2.0, torch.inf, 0.0]).to(dtype)
+    for function in (torch.floor_divide, torch.remainder, lambda x, y: x // 0.1, lambda x, y: x % 0.3):
+        torch.testing.assert_close(compiled(function)(x, y), function(x, y), rtol=0, atol=0, equal_nan=True)
+    check_points(torch.remainder, torch.tensor([1.0, -1.0, 7.0]), torch.tensor([0.3, 0.4, -0.3]))
+
+
+def test_cross_entropy_of_ignored_labels_alone() -> None:
+    """The loss is NaN, the gradient is not."""
+    check_points(lambda x: F.cross_entropy(x, torch.full((4,), -100)), ramp(4, 3))
+
+
+ADDED_UP: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cumsum": lambda x: x.cumsum(0),
+    "cumprod": lambda x: (x * 0 + 1.0078125).cumprod(0),
+    "logcumsumexp": lambda x: x.logcumsumexp(0),
+    "scatter_add": lambda x: torch.zeros(2, dtype=x.dtype).scatter_add(0, torch.zeros(len(x), dtype=torch.long), x),
+    "scatter_reduce": lambda x: x.new_zeros(2).scatter_reduce(
+        0, torch.zeros(len(x), dtype=torch.long), x, "mean", include_self=False
+    ),
+    "embedding_bag": lambda x: F.embedding_bag(torch.arange(len(x))[None], x[:, None], mode="sum"),
+}
+
+
+@pytest.mark.parametrize("name", ADDED_UP)
+def test_narrow_floats_are_added_up_in_f32(name: str) -> None:
+    x = torch.rand(1000, dtype=torch.float64).to(torch.bfloat16)
+    exact, ours = x.double().requires_grad_(), x.requires_grad_()
+    expected, result = ADDED_UP[name](exact), compiled(ADDED_UP[name])(ours)
+    expected.sum().backward(), result.float().sum().backward()
+    assert result.dtype == torch.bfloat16
+    close(result.double(), expected, 0.01)
+    close(ours.grad.double(), exact.grad, 0.01)
+
+
 def test_xlogy_of_zeros() -> None:
     check_points(torch.xlogy, torch.tensor([0.0, 0.0, 1.0, -1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0, 1e-3, 0.5]))
     for other in (0.0, -1.0):

@@ -124,6 +124,8 @@ class ClassLossOperator(Operator):
         if self.reduction == "mean":
             each = each / self._together(labels, counts)
         each = each if counts is None else each * counts
+        if self.ignore_index is not None:  # also where all are, and together count nothing
+            each = Where()(self._ignored(labels), 0.0, each)
         return beside_classes(each) if each.shape else each
 
     def pull_weights(self, g: Value, loss: Value, log_prob: Value, labels: Value, weights: Value) -> Value:

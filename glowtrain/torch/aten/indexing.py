@@ -10,8 +10,8 @@ import numpy as np
 from glowtrain.errors import ModelError
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.extrema import Clip, Max
-from glowtrain.ops.elementwise.logic import Equal, Less, LessOrEqual, Where
-from glowtrain.ops.indexing.arg_extrema import CumSum
+from glowtrain.ops.elementwise.logic import Equal, IsNaN, Less, LessOrEqual, Where
+from glowtrain.ops.indexing.arg_extrema import ArgMax, CumSum
 from glowtrain.ops.indexing.gather import Gather, GatherElements, GatherND
 from glowtrain.ops.indexing.scatter import ScatterElements, ScatterND
 from glowtrain.ops.indexing.top_k import TopK
@@ -20,7 +20,7 @@ from glowtrain.ops.reduce.reduction import ReduceMax, ReduceSum
 from glowtrain.ops.tensor.move import Concat, Expand, Transpose, reshape
 from glowtrain.torch.aten.elementwise.arithmetic import div_mode
 from glowtrain.torch.aten.shapes import slice_
-from glowtrain.torch.aten.table import AtenCall, along_axis, as_type, aten
+from glowtrain.torch.aten.table import AtenCall, accumulated, along_axis, as_type, aten
 from glowtrain.types import Shape, boolean, f32, i64
 
 
@@ -109,7 +109,8 @@ def scatter(call: AtenCall, x: Value, dim: int, index: Value, source: Any) -> An
 @aten("scatter_add.default")
 @along_axis
 def scatter_add(call: AtenCall, x: Value, dim: int, index: Value, source: Value) -> Any:
-    return ScatterElements(axis=dim % x.rank, reduction="add")(x, index, _sources(x, index, source))
+    x = accumulated(x)
+    return call.cast(ScatterElements(axis=dim % x.rank, reduction="add")(x, index, _sources(x, index, source)))
 
 
 @aten("index_add.default")
@@ -168,18 +169,18 @@ def _scatter_reduced(
     call: AtenCall, x: Value, dim: int, index: Value, source: Value, reduce: str, include_self: bool
 ) -> Value:
     """Without ``include_self``, elements that others meet begin as the operation's neutral element."""
-    axis, source = dim % x.rank, _sources(x, index, source)
+    axis, x = dim % x.rank, accumulated(x)
+    source = _sources(x, index, source)
     if not include_self:
         x = ScatterElements(axis=axis)(x, index, _sources(x, index, _neutral(x, reduce)))
     operators = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
-    met: Value = ScatterElements(axis=axis, reduction=operators[reduce])(x, index, source)
+    met = ScatterElements(axis=axis, reduction=operators[reduce])(x, index, source)
     if reduce != "mean":
-        return met
+        return call.cast(met)
     none = constant(np.full(x.shape, 1 if include_self else 0, x.dtype.numpy))
     counts = ScatterElements(axis=axis, reduction="add")(none, index, _sources(x, index, 1))
-    rounding = None if x.dtype.is_float else "floor"
-    mean: Value = div_mode(call, met, Max()(counts, call.cast(1)), rounding)
-    return mean
+    counts = Max()(counts, constant(1, x.dtype))
+    return call.cast(met / counts if x.dtype.is_float else div_mode(call, met, counts, "floor"))
 
 
 def _neutral(x: Value, reduce: str) -> Any:
@@ -200,7 +201,8 @@ def _sources(x: Value, index: Value, source: Any) -> Value:
     """As many elements as indices: PyTorch's source may be larger."""
     if not isinstance(source, Value):
         return constant(np.full(index.shape, source, x.dtype.numpy))
-    return source if source.shape == index.shape else source[tuple(slice(extent) for extent in index.shape)]
+    given: Value = as_type(source, x.dtype)
+    return given if given.shape == index.shape else as_type(given[tuple(map(slice, index.shape))], x.dtype)
 
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
@@ -321,16 +323,29 @@ def kthvalue(call: AtenCall, x: Value, k: int, dim: int = -1, keepdim: bool = Fa
 
 
 @aten("median.dim")
+@along_axis
 def median_along(call: AtenCall, x: Value, dim: int = -1, keepdim: bool = False) -> Any:
-    """The lower one of two in the middle."""
-    return kthvalue(call, x, (x.shape[dim] + 1) // 2 if x.rank else 1, dim)
+    """The lower one of two in the middle; the first NaN, if there is any."""
+    axis = dim % x.rank
+    value, index = kthvalue(call, x, (x.shape[axis] + 1) // 2, axis)
+    if not x.dtype.is_float:
+        return value, index
+    strange = as_type(IsNaN()(x), f32)
+    found, first = ReduceMax(axes=(axis,))(strange), ArgMax(axis=axis)(strange)
+    index = Where()(found > 0, first, reshape(index, first.shape))
+    return GatherElements(axis=axis)(x, index), index
 
 
 @aten("median.default")
 def median(call: AtenCall, x: Value) -> Any:
+    """NaN if there is any; equal elements share the gradient, as those of a maximum do."""
     flat = reshape(x, (x.type.size,))
     half = (x.type.size + 1) // 2
-    return reshape(slice_(call, TopK(axis=0, largest=False, k=half)(flat)[0], 0, half - 1, half), ())
+    middle = reshape(slice_(call, TopK(axis=0, largest=False, k=half)(flat)[0], 0, half - 1, half), ())
+    if not x.dtype.is_float:
+        return middle
+    lower = LessOrEqual()(flat, StopGradient()(middle)) | IsNaN()(flat)
+    return ReduceMax(keepdims=False)(Where()(lower, flat, constant(-np.inf, x.dtype)))
 
 
 @aten("bucketize.Tensor")
@@ -343,11 +358,12 @@ def searchsorted(
     call: AtenCall, sorted: Value, x: Value, *, out_int32: bool = False, right: bool = False, side: str | None = None,
     sorter: Value | None = None,
 ) -> Any:  # fmt: skip
-    """How many elements of a list, or of x's own row of lists, are less; or less or equal."""
+    """How many elements of a list, or of x's own row of lists, are less; or less or equal. NaN is behind all."""
     rows = sorted if sorter is None else GatherElements(axis=sorted.rank - 1)(sorted, sorter)
     within = reshape(rows, (*rows.shape[:-1], *([1] if rows.rank > 1 else []), rows.shape[-1]))
     beyond = reshape(x, (*x.shape, 1))
     met = LessOrEqual()(within, beyond) if right or side == "right" else Less()(within, beyond)
+    met = met | IsNaN()(beyond) if x.dtype.is_float else met
     return call.cast(ReduceSum(axes=(-1,), keepdims=False)(as_type(met, i64)))
 
 

@@ -77,9 +77,9 @@ def rrelu(
     call: AtenCall, x: Value, noise: Value, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
     generator: Any = None,
 ) -> Any:  # fmt: skip
-    """The slope of negative elements is drawn in training, and the mean of its bounds otherwise."""
+    """The slope of elements up to 0 is drawn in training, and the mean of its bounds otherwise."""
     slope = _uniform(call) * (upper - lower) + lower if training else constant((lower + upper) / 2, x.dtype)
-    return Where()(x < 0, x * call.cast(slope), x), None
+    return Where()(x <= 0, x * call.cast(slope), x), None
 
 
 @aten("rand.default", "rand_like.default")

@@ -19,7 +19,7 @@ from glowtrain.ops.reduce.scans import CumProd
 from glowtrain.ops.reduce.softmax import LogSoftmax, Softmax
 from glowtrain.ops.tensor.move import reshape
 from glowtrain.torch.aten.elementwise.transcendental import log_of_sum
-from glowtrain.torch.aten.table import AtenCall, along_axis, as_type, aten
+from glowtrain.torch.aten.table import AtenCall, accumulated, along_axis, as_type, aten
 from glowtrain.types import TensorType, boolean, f32, i64
 
 Dims = int | Sequence[int] | None
@@ -218,24 +218,25 @@ def _flat_at_zero(x: Value, exponent: float) -> Value:
 @aten("cumsum.default")
 @along_axis
 def cumsum(call: AtenCall, x: Value, dim: int, dtype: Any = None) -> Any:
-    return CumSum(axis=dim % x.rank)(call.cast(x))
+    return call.cast(CumSum(axis=dim % x.rank)(accumulated(call.cast(x))))
 
 
 @aten("cumprod.default")
 @along_axis
 def cumprod(call: AtenCall, x: Value, dim: int, dtype: Any = None) -> Any:
-    return CumProd(axis=dim % x.rank)(call.cast(x))
+    return call.cast(CumProd(axis=dim % x.rank)(accumulated(call.cast(x))))
 
 
 @aten("logcumsumexp.default")
 @along_axis
 def logcumsumexp(call: AtenCall, x: Value, dim: int) -> Any:
-    axis = dim % x.rank
+    axis, x = dim % x.rank, accumulated(x)
     type_ = x.type.with_shape((*x.shape[:axis], *x.shape[axis + 1 :]))
     before, here = Input(type_, "before"), Input(type_, "here")
     total = log_of_sum(before, here)
     nothing = constant(np.full(type_.shape, -np.inf, type_.dtype.numpy))
-    return Scan(Graph((before, here), {"total": total, "each": total}), 1, (axis,), (axis,))(nothing, x)[1]
+    scan = Scan(Graph((before, here), {"total": total, "each": total}), 1, (axis,), (axis,))
+    return call.cast(scan(nothing, x)[1])
 
 
 @aten("cummax.default")

@@ -20,7 +20,7 @@ from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.tensor.move import reshape
 from glowtrain.torch.dtypes import from_torch_dtype
 from glowtrain.torch.random_state import Draws
-from glowtrain.types import DType, Shape, TensorType
+from glowtrain.types import DType, Shape, TensorType, bf16, f16, f32
 
 Reading = Callable[..., Any]
 """What makes graph code of a call."""
@@ -106,6 +106,11 @@ def as_type(value: Any, dtype: DType) -> Value:
         return constant(value, dtype)
     result: Value = value if value.dtype == dtype else Cast(to=dtype)(value)
     return result
+
+
+def accumulated(x: Value) -> Value:
+    """A tensor in the type that ATen adds it up in: bf16 and f16 in f32."""
+    return as_type(x, f32) if x.dtype in (f16, bf16) else x
 
 
 def type_of_fake(tensor: torch.Tensor) -> TensorType:

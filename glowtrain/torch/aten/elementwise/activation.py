@@ -86,17 +86,23 @@ def hardswish(call: AtenCall, x: Value) -> Any:
 
 @aten("threshold.default")
 def threshold(call: AtenCall, x: Value, threshold: float, value: float) -> Any:
-    return logic.Where()(x > call.cast(threshold), x, call.cast(value))
+    return logic.Where()(x <= call.cast(threshold), call.cast(value), x)
 
 
 @aten("hardshrink.default")
 def hardshrink(call: AtenCall, x: Value, lambd: float = 0.5) -> Any:
-    return activation.Shrink(bias=0.0, lambd=lambd)(x)
+    return _shrunk(x, 0.0, lambd)
 
 
 @aten("softshrink.default")
 def softshrink(call: AtenCall, x: Value, lambd: float = 0.5) -> Any:
-    return activation.Shrink(bias=lambd, lambd=lambd)(x)
+    return _shrunk(x, lambd, lambd)
+
+
+def _shrunk(x: Value, bias: float, lambd: float) -> Value:
+    """NaN stays."""
+    result: Value = logic.Where()(logic.IsNaN()(x), x, activation.Shrink(bias=bias, lambd=lambd)(x))
+    return result
 
 
 @aten("glu.default")

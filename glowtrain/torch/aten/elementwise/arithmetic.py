@@ -8,8 +8,8 @@ import numpy as np
 
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise import arithmetic, logic
-from glowtrain.torch.aten.table import AtenCall, aten
-from glowtrain.types import boolean
+from glowtrain.torch.aten.table import AtenCall, as_type, aten
+from glowtrain.types import boolean, f32, f64
 
 
 @aten("add.Tensor", "add.Scalar")
@@ -46,10 +46,27 @@ def div_mode(call: AtenCall, x: Any, y: Any, rounding_mode: str | None = None) -
 
 @aten("floor_divide.default", "floor_divide.Scalar")
 def floor_divide(call: AtenCall, x: Any, y: Any) -> Any:
-    x, y = call.cast(x), call.cast(y)
-    if call.dtype.is_float:
-        return arithmetic.Floor()(x / y)
-    return (x - arithmetic.Mod()(x, y)) / y
+    """Of floats by their exact rest, as Python divides: 1.0 // 0.1 is 9, though the quotient rounds to 10."""
+    if not call.dtype.is_float:
+        x, y = call.cast(x), call.cast(y)
+        return (x - arithmetic.Mod()(x, y)) / y
+    x, y = _wide(call, x), _wide(call, y)
+    rest, beyond = _rest(x, y)
+    whole = arithmetic.Round()((x - rest) / y)
+    floored = logic.Where()(beyond, whole - 1, whole)
+    return call.cast(logic.Where()(logic.Equal()(y, 0), arithmetic.Floor()(x / y), floored))
+
+
+def _wide(call: AtenCall, value: Any) -> Value:
+    """An operand in the type that ATen computes with; numbers are not rounded to a narrower one."""
+    tensor = call.cast(value) if isinstance(value, Value) else value
+    return as_type(tensor, f64 if call.dtype is f64 else f32)
+
+
+def _rest(x: Value, y: Value) -> tuple[Value, Value]:
+    """The exact rest of floats, with the sign of x, and whether y has the other one."""
+    rest = arithmetic.Mod(fmod=True)(x, y)
+    return rest, ((rest < 0) & (y > 0)) | ((rest > 0) & (y < 0))
 
 
 @aten("trunc.default", "fix.default")
@@ -64,8 +81,10 @@ def _trunc(x: Value) -> Value:
 
 @aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 def remainder(call: AtenCall, x: Any, y: Any) -> Any:
-    x, y = call.cast(x), call.cast(y)
-    return x - arithmetic.Floor()(x / y) * y if call.dtype.is_float else arithmetic.Mod()(x, y)
+    if not call.dtype.is_float:
+        return arithmetic.Mod()(call.cast(x), call.cast(y))
+    rest, beyond = _rest(_wide(call, call.cast(x)), y := _wide(call, call.cast(y)))
+    return call.cast(logic.Where()(beyond, rest + y, rest))
 
 
 @aten("fmod.Tensor", "fmod.Scalar")
