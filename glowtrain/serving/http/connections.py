@@ -26,7 +26,7 @@ class GuardedConnection(HttpToolsProtocol):
     It ends where the head of a request has not come within ``patience`` seconds since the connection was made, or since
     the head's first byte; where a head is too long; and where its client has not taken an answer for ``patience``
     seconds. Between requests uvicorn's own time-out holds. Beyond ``most`` connections, the one that has been idle
-    longest makes room; where none is idle, the one whose client has not read for the longest.
+    longest, or whose client has not read for longest, makes room.
 
     Requests to go on with another protocol (``Upgrade: h2c``, which clients that can HTTP/2 begin with) are answered by
     this one, as RFC 9110, 7.8 has it, and what comes in trailers is no header.
@@ -55,7 +55,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._watch()
         if len(self.connections) > self.most:
             quiet = [each for each in self.connections if (each.idle or each.flow.write_paused) and each is not self]
-            min(quiet, key=lambda each: (not each.idle, each._quiet_since), default=self).transport.abort()
+            min(quiet, key=lambda each: each._quiet_since, default=self).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._unread += len(data)
