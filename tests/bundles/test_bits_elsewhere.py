@@ -116,6 +116,7 @@ def test_the_first_difference_is_named() -> None:
         require_same("mlp", here, changed, "there")
 
 
+@pytest.mark.exhaustive
 def test_a_record_of_another_model_seed_or_length_is_refused() -> None:
     record = record_of(MLP, trace_of(MLP, HERE, 2), 0)
     other = contents(CASES["lstm"]().trainer, dims={"batch": BATCH}).fixed()
@@ -234,6 +235,7 @@ def test_several_targets_are_all_looked_at(tmp_path: Path) -> None:
         assert [f"the same bits on {name} ({{}}) as here" in said for name in ("sse4", "host")] == [True, True]
 
 
+@pytest.mark.exhaustive
 def test_the_batch_is_chosen(tmp_path: Path) -> None:
     records = []
     for given in (("--batch", 3), ("--dims", "batch=3"), ("--batch", 2)):
@@ -246,6 +248,7 @@ def test_the_batch_is_chosen(tmp_path: Path) -> None:
     assert (status, "--batch binds the batch, where nothing else is open" in said) == (1, True)
 
 
+@pytest.mark.exhaustive
 def test_a_target_is_compared_with_this_machine() -> None:
     if COMPILER is not None:
         status, said = verify("mlp", "--train", "--target", "host", "--cc", COMPILER, "--steps", 2)

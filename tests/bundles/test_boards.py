@@ -49,6 +49,7 @@ def test_the_example_s_own_memory_counts(tmp_path: Path) -> None:
         gt.bundle(opened, tmp_path / "other", ram=needed - 1, **given)
 
 
+@pytest.mark.exhaustive
 def test_a_board_s_own_ram_is_enough(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="more than the 4,194,304 there are; what would fit: a batch of"):
         gt.bundle(opened, tmp_path, board="mps2-an386", dims={"n": 200_000})

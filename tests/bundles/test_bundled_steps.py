@@ -70,6 +70,7 @@ def test_no_memory_beside_what_is_given_is_touched() -> None:
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
 
 
+@pytest.mark.exhaustive
 def test_a_trainer_is_bundled_as_it_is_now() -> None:
     case = CASES["cnn"]()
     case.trainer.step(batches(case, 1, seed=5)[0])
@@ -117,6 +118,7 @@ def test_a_quantized_model_predicts_the_same_bits() -> None:
     assert {name: array.tobytes() for name, array in found.items()} == {n: a.tobytes() for n, a in expected.items()}
 
 
+@pytest.mark.exhaustive
 def test_a_model_that_learns_to_be_quantized_trains() -> None:
     model = prepare_training(mlp, calibrate(mlp, calibration()))
     case = classifier(model, 1, 8, 8)
@@ -153,6 +155,7 @@ def test_any_program_with_state_has_the_bits_of_compiled_code(seed: int) -> None
 # ---- several at once
 
 
+@pytest.mark.exhaustive
 def test_instances_of_one_model_do_not_see_each_other() -> None:
     case = CASES["cnn"]()
     trainer, loaded = trainer_and_bundle(case.trainer)
@@ -164,6 +167,7 @@ def test_instances_of_one_model_do_not_see_each_other() -> None:
     assert any(one.get(name).tobytes() != other.get(name).tobytes() for name in trainer.parameters())
 
 
+@pytest.mark.exhaustive
 def test_bundles_of_two_models_share_a_process() -> None:
     cases = [CASES["mlp"](), CASES["gpt"]()]
     instances = [trainer_and_bundle(case.trainer)[1].instance() for case in cases]
@@ -171,6 +175,7 @@ def test_bundles_of_two_models_share_a_process() -> None:
         train_both(case, instance)
 
 
+@pytest.mark.exhaustive
 def test_threads_step_instances_of_their_own_at_once() -> None:
     case = CASES["cnn"]()
     trainer, loaded = trainer_and_bundle(case.trainer)
@@ -265,6 +270,7 @@ def test_a_wrong_slot_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert differs(module, case)
 
 
+@pytest.mark.exhaustive
 def test_strides_of_another_layout_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["cnn"]()
     module = planted(case)
@@ -274,6 +280,7 @@ def test_strides_of_another_layout_are_seen(monkeypatch: pytest.MonkeyPatch) -> 
     assert differs(module, case)
 
 
+@pytest.mark.exhaustive
 def test_memory_that_is_too_small_by_a_line_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["cnn"]()
     module = planted(case)

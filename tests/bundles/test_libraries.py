@@ -178,6 +178,7 @@ def test_what_a_linker_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert "def load(" in (tmp_path / "b" / "mlp.py").read_text()
 
 
+@pytest.mark.exhaustive
 def test_linkers_that_fail_or_are_not_there(tmp_path: Path) -> None:
     command = linker_that(tmp_path, "sys.exit('undefined symbol: expf')")
     with pytest.raises(BundleError, match=r"linker.py .* failed:\nundefined symbol: expf"):

@@ -362,6 +362,7 @@ def test_the_loader_is_imported_without_site_packages(tmp_path: Path) -> None:
     assert {name for name in modules.split() if not name.startswith("_")} <= {"net", "numpy"}
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_bundle_that_was_made_anew_is_the_new_one(shared: bool, tmp_path: Path) -> None:
     own = trainer()

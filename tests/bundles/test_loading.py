@@ -54,6 +54,7 @@ print(repr(losses), end="")
 """
 
 
+@pytest.mark.exhaustive
 def test_a_child_of_fork_trains_on_threads_of_its_own(tmp_path: Path) -> None:
     written(tmp_path, threads=2)
     reader, writer = os.pipe()

@@ -56,6 +56,7 @@ def test_the_least_ram_is_enough_whatever_recomputing_does_to_the_stack() -> Non
         assert needed(None, ram) <= ram
 
 
+@pytest.mark.exhaustive
 def test_steps_have_the_same_bits(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     batches = [(random.standard_normal((4, 3, 10, 10), np.float32), random.integers(0, 4, 4)) for _ in range(3)]
@@ -122,6 +123,7 @@ def pooled_size(memory: Memory, parts: int = 1, trainable: list[str] | None = No
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_a_budget_that_is_too_small_says_which_parts_would_keep_it() -> None:
     """With what is not trained in constants, as in the bundle."""
     takes = []
@@ -142,6 +144,7 @@ def recurrent(x: Value) -> Value:
     return gt.nn.linear(gt.nn.mean(states, 1), 4, name="scores")
 
 
+@pytest.mark.exhaustive
 def test_parts_are_not_proposed_where_the_prediction_is_too_large() -> None:
     """That of a recurrent network keeps all that one layer says to the next."""
     proposed = {}
@@ -154,6 +157,7 @@ def test_parts_are_not_proposed_where_the_prediction_is_too_large() -> None:
     assert proposed == {92_000: True, 80_000: False}
 
 
+@pytest.mark.exhaustive
 def test_a_share_is_of_the_whole_bundle() -> None:
     """Of a prediction alone, which keeps nothing, no part could be had."""
     kept, part = (pooled_size(memory) for memory in ("keep", "80%"))

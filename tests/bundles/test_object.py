@@ -24,7 +24,7 @@ def module_of(name: str, target: str, threads: int) -> BundleModule:
     return compiled(what, threads=threads, target=Target.named(target))
 
 
-@pytest.mark.spread(18)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("name", "threads"), [("cnn", 2), ("several", 1), ("f16", 1)])
 def test_an_object_needs_nothing_and_holds_nothing_that_is_written(name: str, threads: int, target: str) -> None:

@@ -51,6 +51,7 @@ COUNTER = 8
 CASES = [(3, "sgd"), (6, "sgd"), (6, "adam"), (9, "adam"), (100, "sgd")]
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("kilobytes", "optimizer"), CASES)
 def test_a_proposal_fits_as_a_bundle(kilobytes: int, optimizer: str) -> None:
     limit, found = kilobytes << 10, proposed(kilobytes, optimizer)
@@ -80,6 +81,7 @@ def bottleneck(x: gt.Value) -> gt.Value:
     return gt.nn.linear(gt.nn.flatten(x), 5, name="head")
 
 
+@pytest.mark.exhaustive
 def test_weights_get_what_the_least_arena_leaves() -> None:
     """Beside the arena of a step of which nothing is said there is room for the bias only."""
     rng, limit = np.random.default_rng(3), 28_000
@@ -179,6 +181,7 @@ def inspected(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
 
 
+@pytest.mark.exhaustive
 def test_what_is_printed_can_be_trained(tmp_path: Path) -> None:
     gt.save(small, tmp_path / "small.onnx")
     result = inspected(

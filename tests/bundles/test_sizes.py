@@ -53,6 +53,7 @@ def perceptron(x: gt.Value) -> gt.Value:
     return gt.nn.linear(x, 10)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3", "aarch64", "cortex-m7", "riscv32imc", "wasm32"])
 def test_layers_of_one_example_need_no_memory_but_for_their_results(target: str) -> None:
     """Half of what a program takes that holds results before and after the activation."""
@@ -80,6 +81,7 @@ def test_a_step_computes_each_product_thrice_but_for_the_first_layers_input() ->
     assert size.arena == max(function.arena for function in size.functions)
 
 
+@pytest.mark.exhaustive
 def test_what_is_frozen_is_in_flash() -> None:
     whole = gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET)
     names = [variable.name for variable in network.bind({"n": 1}).variables]
@@ -112,6 +114,7 @@ def test_what_does_not_fit_says_by_how_much_and_the_largest_batch_that_does() ->
     required(ram, dims={"n": batch + 1})
 
 
+@pytest.mark.exhaustive
 def test_what_does_not_fit_names_layers_that_could_be_trained() -> None:
     names = [variable.name for variable in network.bind({"n": 1}).variables]
     head = gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET, dims={"n": 1}, trainable=names[-2:])
@@ -120,6 +123,7 @@ def test_what_does_not_fit_names_layers_that_could_be_trained() -> None:
     assert "a batch of" not in message
 
 
+@pytest.mark.exhaustive
 def test_what_never_fits_says_the_least() -> None:
     assert re.search(r"the least that it can do with is [\d,]+$", required(100))
 
@@ -159,7 +163,7 @@ LIMITS = {"mlp": (4200, 100 << 10), "cnn": (8192, 100 << 10)}
 """Bytes of code for the built-in models: a prediction of one example, and training."""
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("target", ["avx512", "avx2", "neon", "cortex-m4", "cortex-m7"])
 @pytest.mark.parametrize("name", LIMITS)
 def test_code_that_is_to_be_small(name: str, target: str) -> None:
@@ -174,6 +178,7 @@ def test_code_that_is_to_be_small(name: str, target: str) -> None:
     assert training.code <= LIMITS[name][1]
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("target", ["host", "scalar"])
 def test_small_code_computes_the_same_bits(target: str) -> None:
     model = open_model("cnn", {})

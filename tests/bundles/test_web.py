@@ -226,6 +226,7 @@ def test_a_page_is_for_webassembly(tmp_path: Path) -> None:
         gt.bundle(digits, tmp_path, loss="softmax_cross_entropy", target="scalar", page=True)
 
 
+@pytest.mark.exhaustive
 def test_the_command_writes_a_page_for_a_model_that_comes_along(tmp_path: Path) -> None:
     given = "--train", "--batch", "8", "--target", "wasm32", "--page"
     assert CliRunner().invoke(app, ["bundle", "mlp", "--out", str(tmp_path), *given]).exit_code == 0

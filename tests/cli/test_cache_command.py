@@ -38,6 +38,7 @@ def trained(out: Path, *options: str | Path, status: int = 0) -> str:
     return done("train", "mlp", *given, *options, status=status)
 
 
+@pytest.mark.exhaustive
 def test_what_is_kept_is_shown_and_deleted(users: Path, tmp_path: Path) -> None:
     assert re.search(rf"^folder +{users}\nfiles +0\nsize +0 bytes of 1.0 GiB at most\n$", done("cache"))
     trained(tmp_path / "t.onnx")
@@ -55,6 +56,7 @@ def test_the_folder_can_be_pasted(users: Path) -> None:
     assert done("cache", "path") == f"{users}\n"
 
 
+@pytest.mark.exhaustive
 def test_another_folder_is_filled_shown_and_emptied(users: Path, tmp_path: Path) -> None:
     folder = tmp_path / "other"
     trained(tmp_path / "t.onnx", "--cache", folder)
@@ -65,6 +67,7 @@ def test_another_folder_is_filled_shown_and_emptied(users: Path, tmp_path: Path)
     assert "no such folder" in done("cache", "--folder", tmp_path / "nowhere", status=1)
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_kept_where_nothing_shall_be(users: Path, tmp_path: Path) -> None:
     trained(tmp_path / "t.onnx", "--no-cache")
     assert not users.exists()

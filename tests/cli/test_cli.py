@@ -40,6 +40,7 @@ def test_no_such_model(tmp_path: Path) -> None:
     assert "mlp, cnn" in refused("train", "resnet", "--data", "digits", "--out", tmp_path / "out.onnx")
 
 
+@pytest.mark.exhaustive
 def test_not_a_model(tmp_path: Path, trained: Path) -> None:
     (tmp_path / "text.onnx").write_text("this is not ONNX")
     (tmp_path / "short.onnx").write_bytes(trained.read_bytes()[:1000])
@@ -54,6 +55,7 @@ def test_usage_errors_have_status_2(tmp_path: Path) -> None:
     assert "bogus" in refused("inspect", "mlp", "--stage", "bogus", status=2)
 
 
+@pytest.mark.exhaustive
 def test_any_number_of_threads_writes_the_same_files(tmp_path: Path) -> None:
     """Models, outputs, and what they were quantized to."""
     images = tmp_path / "images.npz"

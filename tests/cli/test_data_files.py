@@ -75,6 +75,7 @@ def test_channels_last_is_an_error_that_says_what_to_transpose(command: str, mod
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("change", ["flat", "f64", "column"])
 def test_flat_examples_and_wide_floats_are_the_same_images(change: str, model: Path, tmp_path: Path) -> None:
     changes = {
@@ -177,6 +178,7 @@ def test_a_models_fixed_batch_is_the_default(fixed: Path, tmp_path: Path) -> Non
     assert [line["epoch"] for line in map(json.loads, log.read_text().splitlines())] == [1, 2, 3]
 
 
+@pytest.mark.exhaustive
 def test_short_batches_of_a_fixed_model_can_be_left_out(fixed: Path, tmp_path: Path) -> None:
     file, whole = rows(tmp_path / "d.npz", 22, 12), tmp_path / "whole.npz"
     assert "cannot take a last batch of 2: leave it out (drop_last=True, --drop-last)" in refused(
@@ -195,6 +197,7 @@ def test_short_batches_of_a_fixed_model_can_be_left_out(fixed: Path, tmp_path: P
     assert "3 examples do not fill one batch of 5" in said
 
 
+@pytest.mark.exhaustive
 def test_short_batches_can_be_left_out_of_any_model(model: Path, tmp_path: Path) -> None:
     seen = []
     for drop in ((), ("--drop-last",)):

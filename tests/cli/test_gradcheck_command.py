@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.commands import done, refused
 
 
+@pytest.mark.exhaustive
 def test_gradcheck_an_operator(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     junit, html = tmp_path / "report.xml", tmp_path / "report.html"
@@ -17,6 +20,7 @@ def test_gradcheck_an_operator(tmp_path: Path) -> None:
     assert "<svg" in html.read_text()
 
 
+@pytest.mark.exhaustive
 def test_gradcheck_random_programs() -> None:
     assert "all passed" in done("gradcheck", "--programs", "2", "--first", "5", "--jobs", "1")
 

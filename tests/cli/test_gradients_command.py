@@ -194,6 +194,7 @@ def _images() -> gt.Template:
     return images
 
 
+@pytest.mark.exhaustive
 def test_what_cannot_be_written_leaves_nothing(cut: Path, tmp_path: Path) -> None:
     path, before = tmp_path / "gradient.onnx", cut.read_bytes()
     arguments: list[tuple[tuple[object, ...], str]] = [

@@ -10,6 +10,7 @@ import pytest
 from tests.cli.commands import done, refused
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("stage", "expected"),
     [

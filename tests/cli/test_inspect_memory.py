@@ -58,6 +58,7 @@ def test_parts_add_up_and_the_peak_is_named() -> None:
     assert "made by" in said
 
 
+@pytest.mark.exhaustive
 def test_a_budget_decides_what_is_computed_again() -> None:
     step = "cnn", "--train", "--dims", "batch=64"
     kept, small = (done(*step, "--stage", "memory", "--memory", memory) for memory in ("keep", "80%"))
@@ -77,6 +78,7 @@ def test_a_model_alone_has_no_optimizer_and_no_gradients() -> None:
     assert "gradients" not in said.replace("activations and gradients", "")
 
 
+@pytest.mark.exhaustive
 def test_a_plan_says_what_is_computed_again_and_still_parses() -> None:
     said = done("cnn", "--train", "--dims", "batch=64", "--stage", "plan")
     assert re.search(
@@ -91,6 +93,7 @@ def test_a_plan_says_what_is_computed_again_and_still_parses() -> None:
     assert plan_text(parse_plan(commented, arrays_of(plan.program))) == plan_text(plan)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("ending", [".html", ".png", ".svg"])
 def test_pictures_are_written_and_named(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"memory{ending}"
@@ -117,6 +120,7 @@ def test_a_backend_without_a_plan_says_so() -> None:
     assert "backend interpreter has no planned memory; use backend cpu" in said
 
 
+@pytest.mark.exhaustive
 def test_parts_of_a_batch_are_named_where_a_budget_needs_them(tmp_path: Path) -> None:
     """And taken where they are asked for."""
 
@@ -138,6 +142,7 @@ def test_parts_of_a_batch_are_named_where_a_budget_needs_them(tmp_path: Path) ->
     assert "cannot be cut into 5 equal micro-batches" in refused(*step, "--micro-batches", "5")
 
 
+@pytest.mark.exhaustive
 def test_residuals_in_bf16_are_counted(tmp_path: Path) -> None:
     @gt.model(x=gt.f32["batch", 16])
     def deep(x: gt.Value) -> gt.Value:

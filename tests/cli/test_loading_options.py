@@ -41,6 +41,7 @@ def test_a_fixed_batch_is_opened(fixed: Path, tmp_path: Path) -> None:
     assert "--open-batch are for ONNX files" in refused("inspect", "mlp", "--open-batch")
 
 
+@pytest.mark.exhaustive
 def test_weights_are_untied_where_a_model_is_checked(twice: Path) -> None:
     assert "several nodes read one initializer" in done("verify", twice, "--train", "--loss", "mse")
     assert "several nodes" not in done("verify", twice, "--train", "--loss", "mse", "--untie", "w")

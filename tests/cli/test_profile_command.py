@@ -42,6 +42,7 @@ def fixed(tmp_path: Path) -> Path:
     return tmp_path / "fixed.onnx"
 
 
+@pytest.mark.exhaustive
 def test_kernels_layers_and_the_machine_are_printed() -> None:
     said = done("mlp", "--train", "--batch-size", 8, "--loss", "mse", "--optimizer", "sgd", "--momentum", 0.9, *COMMON)
     for shown in ("share", "Gop/s", "GB/s", "roof", "bound by", "busy", "hidden1", "hidden2", "scores", "gemm"):
@@ -100,6 +101,7 @@ def test_options_of_steps_need_a_step(option: tuple[str, str]) -> None:
     assert "those of a training step" in " ".join(result.stderr.replace("│", " ").split())
 
 
+@pytest.mark.exhaustive
 def test_files_are_written_and_named(fixed: Path, tmp_path: Path) -> None:
     paths = {option: tmp_path / f"{option}.out" for option in ("html", "trace", "json")}
     given = [part for option, path in paths.items() for part in (f"--{option}", path)]
@@ -132,6 +134,7 @@ def test_mistakes_end_in_one_message(arguments: tuple[object, ...], message: str
     assert message in refused(*arguments)
 
 
+@pytest.mark.exhaustive
 def test_a_batch_that_a_model_is_not_bound_to_is_refused(fixed: Path) -> None:
     assert "--batch-size 8 is not what its inputs are bound to" in refused(fixed, "--batch-size", 8)
     assert "head" in done(fixed, "--batch-size", 4, *COMMON)

@@ -84,6 +84,7 @@ def test_sizes_are_those_of_all_files(trained: Path, tmp_path: Path) -> None:
     assert f"size {out.stat().st_size:,} bytes instead of {both:,} (" in said
 
 
+@pytest.mark.exhaustive
 def test_a_profile_serves_every_method(trained: Path, tmp_path: Path) -> None:
     """It has histograms, though the method that it was first taken for needs none."""
     profile = tmp_path / "profile.json"
@@ -94,6 +95,7 @@ def test_a_profile_serves_every_method(trained: Path, tmp_path: Path) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_sensitive_layers_stay_in_float(trained: Path, tmp_path: Path) -> None:
     out, plain = tmp_path / "int8.onnx", tmp_path / "report.json"
     done(
@@ -110,6 +112,7 @@ def test_operators_on_quantized_tensors(trained: Path, tmp_path: Path) -> None:
     assert "QLinearConv" in {node.op_type for node in onnx.load(out).graph.node}
 
 
+@pytest.mark.exhaustive
 def test_while_training_and_on_from_there(trained: Path, tmp_path: Path) -> None:
     out, more = tmp_path / "int4.onnx", tmp_path / "more.onnx"
     said = done("quantize", trained, "--calibrate", "digits", "--weights", "i4", "--qat", "1", "--out", out)
@@ -152,6 +155,7 @@ def test_data_that_are_not_numbers(trained: Path, tmp_path: Path) -> None:
     assert "NaN" in said
 
 
+@pytest.mark.exhaustive
 def test_data_without_labels(trained: Path, tmp_path: Path) -> None:
     """Calibration needs none; training does."""
     np.savez(tmp_path / "images.npz", x=np.random.default_rng(1).random((64, 1, 8, 8), np.float32))

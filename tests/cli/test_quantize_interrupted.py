@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import glowtrain as gt
 from glowtrain import nn
 from glowtrain.graph import Value
@@ -22,6 +24,7 @@ def small(x: Value) -> dict[str, Value]:
     return {"scores": nn.linear(nn.relu(nn.linear(nn.flatten(x), 16, name="a")), 10, name="b")}
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_written(tmp_path: Path) -> None:
     model, out, profile = tmp_path / "float.onnx", tmp_path / "int8.onnx", tmp_path / "profile.json"
     gt.save(small.bind({"batch": 2}), model)

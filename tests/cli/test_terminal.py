@@ -29,6 +29,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("name", "columns"), [*((name, 80) for name in COMMANDS), ("train", 60), ("gradcheck", 60), ("verify", 60)]
 )

@@ -16,6 +16,7 @@ from glowtrain.trainer.graphs import specs_of
 from tests.cli.commands import done, refused
 
 
+@pytest.mark.exhaustive
 def test_train_learns_and_says_so(tmp_path: Path) -> None:
     out, step, log, picture = (tmp_path / name for name in ("out.onnx", "step.onnx", "log.jsonl", "loss.png"))
     said = done(
@@ -47,6 +48,7 @@ def _initial(path: Path) -> dict[str, np.ndarray]:
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
 
 
+@pytest.mark.exhaustive
 def test_the_log_has_the_accuracy_of_training(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     common = ("train", "mlp", "--data", "digits", "--epochs", "1", "--out", tmp_path / "out.onnx", "--log", log)

@@ -89,6 +89,7 @@ def test_ctrl_c_keeps_a_whole_checkpoint(tmp_path: Path) -> None:
     assert re.search(r"the checkpoint's run has \d+ epochs? already, and (they|1) were asked for; wrote", said)
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_without_a_checkpoint_keeps_the_model(tmp_path: Path) -> None:
     log, out, scores = (tmp_path / name for name in ("run.jsonl", "out.onnx", "scores.npz"))
     status, said = _interrupted("--out", out, "--log", log, begun=log)

@@ -170,6 +170,7 @@ def shared_library(objects: list[bytes], folder: Path) -> Callable[[str], int]:
     return lambda name: int(tracker[name])
 
 
+@pytest.mark.exhaustive
 def test_two_models_in_one_shared_library(tmp_path: Path) -> None:
     target = "avx2" if Target.named("avx2").runs_here else "host"
     artifacts = {name: artifact_of(name, target, prefix=f"{name}_") for name in ("mlp", "lstm")}
@@ -179,6 +180,7 @@ def test_two_models_in_one_shared_library(tmp_path: Path) -> None:
         check(each, name)
 
 
+@pytest.mark.exhaustive
 def test_two_models_without_prefixes_do_not_link(tmp_path: Path) -> None:
     """What the prefix is for."""
     if compiler := shutil.which("cc"):

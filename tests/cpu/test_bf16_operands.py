@@ -59,7 +59,7 @@ def results(program: Program, feeds: dict[str, Array], target: Target) -> Array:
     return Native(program, target).run(feeds)[0]["y"]
 
 
-@pytest.mark.spread(20)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("sizes", [(32, 48, 64), (37, 19, 53), (5, 130, 300)], ids=str)

@@ -48,7 +48,7 @@ def wrapped(numbers: list[int], to: DType) -> list[int]:
     return [(number - low) % (1 << bits) + low for number in numbers]
 
 
-@pytest.mark.spread
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("to", INTEGERS, ids=str)
 @pytest.mark.parametrize("source", FLOATS, ids=str)
 def test_every_engine_gives_the_same_integers(source: DType, to: DType) -> None:

@@ -102,6 +102,7 @@ def test_contractions_of_the_same_structure_share_a_function() -> None:
     assert len(code.functions) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_long_step_is_in_parts(random: np.random.Generator) -> None:
     p = chain([float(n) for n in range(90)], [10] * 90)
     code = generate(spread(p), Target.host())

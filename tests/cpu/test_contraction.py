@@ -87,7 +87,7 @@ def test_a_sum_in_parts_keeps_the_sign_of_zero() -> None:
     assert all(np.signbit(each).all() and not each.any() for each in sums)
 
 
-@pytest.mark.spread(30)
+@pytest.mark.spread(10)
 @pytest.mark.parametrize("width", sorted(WIDTHS))
 @pytest.mark.parametrize("how", sorted(BYTES))
 @pytest.mark.parametrize("shape", ["matmul NN", "matmul NT", "matmul packed", "vector matrix", "conv", "attention"])

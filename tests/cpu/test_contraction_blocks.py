@@ -35,7 +35,7 @@ def test_packing_reads_only_what_exists() -> None:
     check(cut, WIDTHS["256"])
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("width", ["256", "512"])
 @pytest.mark.parametrize("columns", [200, 210])
 @pytest.mark.parametrize("form", ["NN", "NT", "TN"])

@@ -22,7 +22,7 @@ EPILOGUES = [
 ]  # fmt: skip
 
 
-@pytest.mark.spread(30)
+@pytest.mark.spread(10)
 @pytest.mark.parametrize("width", sorted(WIDTHS))
 @pytest.mark.parametrize(("shape", "loop"), EPILOGUES)
 @pytest.mark.parametrize("length", LENGTHS)

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("kind", "count"), [("nests", 25), ("graphs", 15), ("convolutions", 15), ("reported", 3)])
 def test_nothing_is_touched_outside_of_buffers(kind: str, count: int) -> None:
     """In a process of its own, which a fault ends."""

@@ -323,6 +323,7 @@ def test_extremes(signs: tuple[str, str], name: str) -> None:
         check(typed(shape, *signs), Target.named(name), "low", "high", "extreme")
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("name", ["host", "sse4", "scalar", "avx512vnni"])
 @pytest.mark.parametrize("types", [("i16", "i16"), ("u8", "i16"), ("i16", "i8"), ("u16", "i8"), ("i32", "i32")])
 def test_wider_types(types: tuple[str, str], name: str) -> None:

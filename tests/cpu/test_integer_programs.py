@@ -136,7 +136,7 @@ def check(target: Target, *instructions: Instruction) -> Native:
 SIZES = [(16, 16, 32), (9, 21, 35), (37, 40, 66), (1, 50, 70), (60, 1, 70)]
 
 
-@pytest.mark.spread(40)
+@pytest.mark.spread(13)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("fuse", sorted(FUSES))
 @pytest.mark.parametrize("size", SIZES)

@@ -37,7 +37,7 @@ def check_bits(contraction: Contraction, dtype: str, target: Target) -> None:
     np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8), err_msg=str(contraction))
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("width", sorted(WIDTHS))
 @pytest.mark.parametrize("shape", FLOATS)
 def test_shapes(shape: str, width: str) -> None:

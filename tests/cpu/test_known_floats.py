@@ -37,7 +37,7 @@ def test_random(contraction: Contraction, side: str, width: str) -> None:
     check_bits(contraction, side, WIDTHS[width])
 
 
-@pytest.mark.spread(20)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("width", sorted(WIDTHS))
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_shapes(shape: str, width: str) -> None:

@@ -104,7 +104,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 }
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", GRAPHS)
 def test_kernels_keep_their_masks(name: str) -> None:
     graph = GRAPHS[name]()

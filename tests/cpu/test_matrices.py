@@ -57,7 +57,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integers, "here", lambda text, _: (emulated(text), integers.HOST.unasked))
 
 
-@pytest.mark.spread(11)
+@pytest.mark.spread(3)
 @pytest.mark.usefixtures("only_matrices")
 @pytest.mark.parametrize("signs", SIGNS, ids="".join)
 @pytest.mark.parametrize("shape", sorted({**SHAPES, **MANY_K}))

@@ -65,6 +65,7 @@ def test_random_programs_of_many_kinds(target: str) -> None:
         check(p, programs.feeds(p), TARGETS[target])
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_random_programs_compile_for_other_processors(name: str) -> None:
     for seed in range(12):
@@ -164,7 +165,7 @@ def test_subscripts(number: int, target: str, random: np.random.Generator) -> No
     check(p, feeds_of(random, p), TARGETS[target])
 
 
-@pytest.mark.spread
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("dtype", list(DTYPES.values()), ids=str)
 def test_fills_and_bounds_of_every_type(target: str, dtype: DType, random: np.random.Generator) -> None:

@@ -84,7 +84,7 @@ def test_every_function_is_in_one_piece_and_pieces_grow_with_what_is_written(mon
     assert len(modules(text, monkeypatch, 2000)) > len(parts)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["mlp", "transformer"])
 def test_the_same_objects_for_any_number_of_threads(name: str) -> None:
     text = generate(plan_of(name), HOST).text
@@ -99,7 +99,7 @@ def objects(text: str, threads: int, size: float) -> tuple[bytes, ...]:
         return made.finish()
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("linkable", [False, True])
 def test_both_passes_in_one_make_what_they_make_one_after_the_other(
     linkable: bool, monkeypatch: pytest.MonkeyPatch

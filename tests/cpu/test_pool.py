@@ -300,6 +300,7 @@ def test_random_programs(target: str) -> None:
         assert not different(p, programs.feeds(p), TARGETS[target]), p
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_random_graphs(target: str) -> None:
     for seed in range(8):
@@ -312,6 +313,7 @@ def c_math() -> ctypes.CDLL:
     return ctypes.CDLL(ctypes.util.find_library("m"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(ctypes.util.find_library("m") is None, reason="there is no C library for mathematics")
 def test_threads_round_as_the_caller_does() -> None:
     plan = plan_of("transformer")

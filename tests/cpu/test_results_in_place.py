@@ -45,6 +45,7 @@ kernel last:
 """)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("target", [*TARGETS.values(), NARROW], ids=lambda target: target.name)
 @pytest.mark.parametrize("layout", ["", " layout [1,0]"])
 def test_an_epilogue_writes_over_what_it_reads(target: Target, layout: str, random: np.random.Generator) -> None:

@@ -60,7 +60,7 @@ CASES = [
 ]
 
 
-@pytest.mark.spread(40)
+@pytest.mark.spread(13)
 @pytest.mark.parametrize(("name", "target"), CASES)
 @pytest.mark.parametrize("length", [5, 16, 49, 64, 131])
 def test_targets_agree(name: str, target: str, length: int) -> None:

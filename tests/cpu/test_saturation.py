@@ -26,6 +26,7 @@ def numbers(low: int, high: int) -> np.ndarray:
     return np.concatenate([near, odd, np.random.default_rng(0).normal(0, 2.0 * high, 300)]).astype(np.float32)
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [u8, i8, u16, i16, u4, i4], ids=str)
 def test_every_number_rounds_as_in_the_interpreter(dtype: DType, target: str) -> None:

@@ -158,7 +158,7 @@ def test_against_numpy(name: str, dtype: str) -> None:
     assert good.all(), f"{[a[~good][:4] for a in args]}: {got[~good][:4]}, wanted {wanted[~good][:4]}"
 
 
-@pytest.mark.spread(136)
+@pytest.mark.spread(45)
 @pytest.mark.parametrize(("name", "dtype"), PAIRS)
 def test_same_bits_in_single_lanes(name: str, dtype: str) -> None:
     args = [a[:33] for a in _arguments(name, dtype)]
@@ -229,7 +229,7 @@ def test_division_of_long_integers_without_instructions(dtype: str, name: str, w
     assert np.array_equal(native, written)
 
 
-@pytest.mark.spread(169)
+@pytest.mark.spread(56)
 @pytest.mark.parametrize("target", [HOST, NARROW, *cpu_kernels.runnable("generic")], ids=lambda target: target.name)
 @pytest.mark.parametrize("to", COMPUTED)
 @pytest.mark.parametrize("source", COMPUTED)

@@ -51,6 +51,7 @@ def copied(rows: int, columns: int, dtype: DType = f32, outer: int = 1) -> Progr
     return program([For(at, (plain,))], [For(at, tuple(shifted))])
 
 
+@pytest.mark.spread(26)
 @pytest.mark.parametrize("dtype", [f32, f64, i32, i64], ids=str)
 @pytest.mark.parametrize("shape", [(32, 32), (16, 48), (33, 50), (40, 8)])
 @pytest.mark.parametrize("target", sorted(TARGETS))

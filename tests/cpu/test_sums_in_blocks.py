@@ -47,6 +47,7 @@ kernel layer:
 """)
 
 
+@pytest.mark.spread(12)
 @pytest.mark.parametrize("target", [*TARGETS.values(), NARROW], ids=lambda target: target.name)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("name", sorted(SHAPES))

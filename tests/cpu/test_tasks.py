@@ -120,7 +120,7 @@ def test_models(name: str, target: str) -> None:
     assert not different(plan, numbers(plan.program), TARGETS[target], COUNTS)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_random_programs(target: str) -> None:
     """Nests of all kinds, and repeats of them."""

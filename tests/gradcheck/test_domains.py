@@ -192,6 +192,7 @@ def test_native_code_that_ignores_an_attribute_is_caught(wrong: type[Operator], 
     assert {"evaluator", "compiled"} <= failing(register(wrong))
 
 
+@pytest.mark.exhaustive
 def test_a_rule_that_ignores_an_attribute_is_caught(register: Any) -> None:
     assert {"jacobian", "complex step"} <= failing(register(RuleAtOne))
 

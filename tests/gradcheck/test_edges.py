@@ -86,6 +86,7 @@ NEVER_EMPTY = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_operator_is_seen_without_elements() -> None:
     """All but those listed, which refuse them or have no operand to be empty."""

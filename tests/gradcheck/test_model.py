@@ -108,7 +108,7 @@ def test_a_kink_is_reported_as_such() -> None:
     assert "slopes" in of(report, "x").detail
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scale", [1.0, 1e-5])
 def test_many_kinks_together_are_no_failure(scale: float) -> None:
     """Equal elements in every window of a pool: the slopes' errors add up and cancel, and small ones count as well."""

@@ -75,6 +75,7 @@ def drawn() -> list[Case]:
     return [drawn_case(3, example) for example in range(120)]
 
 
+@pytest.mark.exhaustive
 def test_operators_are_many_and_their_results_are_shared(drawn: list[Case]) -> None:
     keys, shared = set(), 0
     for case in drawn:
@@ -147,6 +148,7 @@ def test_retyped_there_and_back() -> None:
 # --- What a failing program leaves behind
 
 
+@pytest.mark.exhaustive
 def test_a_saved_program_is_the_same_program(tmp_path: Path) -> None:
     for example in range(25):
         case = drawn_case(4, example)
@@ -198,6 +200,7 @@ def test_files_that_are_no_saved_program(tmp_path: Path, capsys: Any) -> None:
     assert "was not written by gradcheck" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_a_run_keeps_the_programs_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known("factors swapped").plant(monkeypatch)
     report = check_registry(["Abs"], 1, programs=3, oracles=["types"], keep=tmp_path / "failures")

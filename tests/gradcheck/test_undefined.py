@@ -92,7 +92,7 @@ def casts_are_checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.spread(87)
+@pytest.mark.spread(29)
 @pytest.mark.usefixtures("casts_are_checked")
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda cls: cls.key())
 def test_references_cast_only_what_fits(operator: type[Operator]) -> None:
@@ -112,7 +112,7 @@ def test_the_check_sees_a_cast() -> None:
 TAKES_SORTED = {SearchSorted: "its numbers must be sorted, and the ends of a type are put anywhere"}
 
 
-@pytest.mark.spread(87)
+@pytest.mark.spread(29)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     ("run", "examples"), [(run_lowered, EXAMPLES), (run_compiled, 1)], ids=["evaluator", "compiled"]

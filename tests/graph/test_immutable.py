@@ -33,6 +33,7 @@ def test_optimizing_names_nothing_in_the_graph_that_it_is_given() -> None:
     assert to_text(graph) == before
 
 
+@pytest.mark.spread(13)
 @pytest.mark.parametrize("seed", range(40))
 def test_compiling_leaves_random_graphs_as_they_are(seed: int) -> None:
     graph = RandomGraph(ChoiceDraw(seed)).graph()

@@ -123,7 +123,7 @@ NETWORKS: dict[str, tuple[gt.Template, tuple[str, ...], tuple[Dims, ...]]] = {
 }
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("model", "by", "bindings"), NETWORKS.values(), ids=NETWORKS)
 def test_networks_with_open_dimensions(
     model: gt.Template, by: tuple[str, ...], bindings: tuple[Dims, ...], random: np.random.Generator
@@ -155,6 +155,7 @@ def test_the_file_reads_back_as_the_same_gradient(tmp_path: Path, random: np.ran
     np.testing.assert_allclose(theirs, ours, rtol=1e-5)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("opset", [17, 18, 21])
 def test_a_gradient_at_an_opset(opset: int, random: np.random.Generator) -> None:
     gradient = gt.gradient_model(NETWORKS["cnn"][0])

@@ -52,7 +52,7 @@ def graph_of(operator: Operator, arrays: list[Array], fixed: tuple[int, ...]) ->
 WEIGHTS = (1, 2, 8, 9, 10, 11)
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("fixed", [(), WEIGHTS], ids=["inputs", "constants"])
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("dtype", [i8, u8])

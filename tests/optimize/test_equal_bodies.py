@@ -85,6 +85,7 @@ def test_cells_that_were_written_out_apart_are_one(operator: Operator, gates: in
     same_results(graph, merged)
 
 
+@pytest.mark.exhaustive
 def test_any_number_of_cells_is_merged() -> None:
     cells = [LSTM(clip=1.0 + number / 100) for number in range(300)]
     merged = MergeEqual().run(decomposed([*cells, *cells], 4))

@@ -26,6 +26,7 @@ from tests.optimize.quantized_graphs import against_onnxruntime, bias, operators
 from tests.stages import lower, scheduled
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("activation", [None, Relu(), Clip()])
 @pytest.mark.parametrize(("group", "zero", "result_zero"), [(1, 0, 0), (1, 131, 0), (4, 7, 100), (2, 255, 200)])
 def test_convolutions(

@@ -74,7 +74,7 @@ CASES: list[tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("case", "known"), [*((case, (1, 3)) for case in range(len(CASES))), (5, ()), (9, ())])
 def test_every_attribute(case: int, known: tuple[int, ...], random: np.random.Generator) -> None:
     attributes, image, kernel = CASES[case]
@@ -229,7 +229,7 @@ def decoder() -> Graph:
     return decoder.bind({})
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("granularity", ["tensor", "channel"])
 def test_a_decoder(granularity: Any, tmp_path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(2, 3, 6, 6)).astype(np.float32)

@@ -55,6 +55,7 @@ def test_sums_are_those_of_the_plan_and_of_what_runs(name: str, memory: str | No
     assert height == report.use.total - report.use.arena + report.plan.peak
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])
 def test_what_is_alive_at_each_kernel_agrees_with_the_schedule(name: str) -> None:
     """The schedule counts without the planner's intervals; in programs without repeats both mean the same."""
@@ -125,6 +126,7 @@ def test_each_phase_of_a_step_is_there_and_ends_with_updates() -> None:
     assert "backward" not in set(phases_of(planned(cnn.bind({"batch": 4})).program))
 
 
+@pytest.mark.exhaustive
 def test_what_is_computed_again_is_counted_and_explained() -> None:
     graph = large_step()
     kept, small = report_of(graph, "keep"), report_of(graph, "small")
@@ -140,6 +142,7 @@ def test_what_is_computed_again_is_counted_and_explained() -> None:
     assert "with everything kept the peak would be" in second
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("memory", "reason"),
     [
@@ -153,6 +156,7 @@ def test_reasons_say_what_the_budget_asked_for(memory: str | None, reason: str) 
     assert report_of(large_step(), memory).again.reason == reason
 
 
+@pytest.mark.exhaustive
 def test_tables_list_the_largest_and_add_up_the_rest() -> None:
     report = report_of(STEPS["gpt"][0], "keep")
     alive = report.at(report.peak)
@@ -164,7 +168,7 @@ def test_tables_list_the_largest_and_add_up_the_rest() -> None:
     assert f"kernel {report.peak} of {len(report.phases)}" in peak_line(report)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", STEPS)
 def test_the_picture_names_peak_parts_and_phases(name: str) -> None:
     report = report_of(STEPS[name][0])
@@ -176,6 +180,7 @@ def test_the_picture_names_peak_parts_and_phases(name: str) -> None:
     assert rendered(report, Path("x.png")).startswith(b"\x89PNG")
 
 
+@pytest.mark.exhaustive
 def test_the_page_has_the_picture_and_all_kernels() -> None:
     report = report_of(large_step(), "small")
     page = html_page(report)
@@ -223,6 +228,7 @@ def test_a_trainer_s_step_is_that_of_its_budget_and_of_its_first_batch(tmp_path:
     assert "Alive at the peak" in (tmp_path / "memory.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("memory", "micro_batches"), [(None, 4), (0.6, "auto")])
 def test_a_trainer_s_step_is_shown_in_the_parts_of_its_batch(memory: float | None, micro_batches: int | str) -> None:
     @gt.model(x=gt.f32["batch", 64])

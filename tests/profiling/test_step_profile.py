@@ -247,6 +247,7 @@ def test_a_page_has_a_plot_and_escapes_names() -> None:
 # ---- the machine
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("target", runnable("scalar", "sse4", "avx2", "avx512"), ids=lambda target: target.name)
 def test_the_machine_can_be_measured_on_every_target(target: Target) -> None:
     found = limits(target, 2, ["f32", "f64", "int", "i8", FUNCTIONS])

@@ -87,7 +87,7 @@ def test_random_programs_come_back(data: st.DataObject) -> None:
         same_bits(each, feeds)
 
 
-@pytest.mark.spread(20)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("cls", list(registered()), ids=lambda cls: cls.key())
 def test_every_operator_lowered_comes_back(cls: type[Operator]) -> None:
     for seed in range(2):

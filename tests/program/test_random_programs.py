@@ -89,7 +89,7 @@ def test_text_passes_and_plans_agree(data: st.DataObject) -> None:
     check(HypothesisDraw(data.draw))
 
 
-@pytest.mark.spread(10)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", range(60))
 def test_text_passes_and_plans_agree_on_larger_programs(seed: int) -> None:
     check(ChoiceDraw(seed))

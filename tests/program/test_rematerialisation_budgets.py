@@ -91,7 +91,7 @@ def test_a_limit_is_kept_to_the_byte(kind: str, share: float) -> None:
     assert needed(planned(graph, Options(memory=Budget(share=share)))) <= limit
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_least_that_an_error_says_is_enough_and_one_byte_less_is_not(kind: str) -> None:
     graph = step_graph(kind)

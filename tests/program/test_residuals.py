@@ -122,7 +122,7 @@ def test_random_programs_compute_what_rounding_by_hand_gives() -> None:
     assert sum(map(len, narrowed)) > 100
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("budget", [UNSAID, KEEP, budget_of("small"), SMALLEST], ids=repr)
 def test_random_programs_pass_through_every_budget(budget: Budget) -> None:
     """What is computed again, or not, changes no bit of what waits where the same results do."""
@@ -255,6 +255,7 @@ def test_a_program_without_a_backward_part_stays_as_it_is() -> None:
 # --- mistakes are seen
 
 
+@pytest.mark.exhaustive
 def test_bits_that_are_cut_in_place_of_rounding_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(value: Expr, dtype: object) -> Expr:
         if dtype == bf16:
@@ -266,6 +267,7 @@ def test_bits_that_are_cut_in_place_of_rounding_are_seen(monkeypatch: pytest.Mon
     assert differing(20) > 10
 
 
+@pytest.mark.exhaustive
 def test_a_forward_part_that_reads_what_was_rounded_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = waiting._Waiting.stored
 

@@ -49,12 +49,14 @@ class TestProfiles:
         with pytest.raises(QuantizationError, match=said):
             gt.quantize(chain(seed=1), rows(), profile=profile)
 
+    @pytest.mark.exhaustive
     def test_other_weights_that_batch_normalization_folds(self) -> None:
         network = mobile()
         profile = calibrate(network, images(4), state=state_of(network))
         with pytest.raises(QuantizationError, match="taken with other weights"):
             gt.quantize(network, images(4), state=state_of(network, seed=2), profile=profile)
 
+    @pytest.mark.exhaustive
     def test_the_same_model(self, tmp_path: Path) -> None:
         """Under any batch size, from a file, as a graph, saved and loaded, and after more training."""
         network = mobile()
@@ -164,6 +166,7 @@ class TestActivations:
         with pytest.raises(QuantizationError, match="Relu: .* observed elements are NaN or infinite"):
             gt.quantize(chain(), rows() / np.abs(rows()).max() * np.float32(3e38), Recipe(method=method))
 
+    @pytest.mark.spread(1)
     def test_ranges_that_are_too_small(self, method: str) -> None:
         """Smaller than a scale in f32: named. A little larger: parts of the range have no scale, the whole one has."""
         said = r"x: the range \[0, 9.8\S*e-45\] is beyond what a scale in f32 can say; keep its readers in float"

@@ -141,6 +141,7 @@ class TestRounding:
             assert np.abs((chosen - weight) / scale).max() < 1 + 1e-5
             assert np.any(chosen != parameters.rounded(weight))
 
+    @pytest.mark.exhaustive
     def test_a_layer_that_does_not_get_better_keeps_the_nearest_weights(self) -> None:
         """With 16 bits there is nothing to gain, and one step of training does not find it."""
         sixteen = Recipe(Scheme(u16), Scheme(i16, "symmetric", "channel"), only=["last"], round_weights=1)

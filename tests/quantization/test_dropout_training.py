@@ -90,7 +90,7 @@ def test_one_dropout_of_several_readers_drops_the_same_elements() -> None:
     assert len(nodes(graph.bind({"batch": 4}), Dropout)) == 1
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["interpreter", "cpu"])
 def test_every_step_drops_others_and_no_file_drops(backend: str, tmp_path: Path) -> None:
     trainer = finetune(

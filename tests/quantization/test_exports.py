@@ -68,6 +68,7 @@ MARGINS: dict[str, Callable[[Value], Value]] = {
 }
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", MARGINS)
 def test_operators_that_pass_numbers_on_mean_the_same_in_both_forms(name: str, tmp_path: Path) -> None:
     """A margin of 0 is one of zero points; an operator on real numbers alone stays one."""

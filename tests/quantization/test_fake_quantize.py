@@ -33,6 +33,7 @@ def operands(dtype: DType, real: DType, scales: tuple[int, ...]) -> tuple[Array,
     return x.astype(real.numpy), np.asarray(scale, real.numpy), np.asarray(zero).astype(dtype.numpy)
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("real", [f32, f64, f16, bf16], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_has_the_bits_of_quantize_and_dequantize(dtype: DType, real: DType) -> None:

@@ -85,7 +85,7 @@ def check_cycle(path: Path, tmp_path: Path) -> Graph | Template:
     return model
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("per_channel", [True, False], ids=["channel", "tensor"])
 def test_a_file_of_onnx_runtime(per_channel: bool, tmp_path: Path) -> None:
     path = tmp_path / "theirs.onnx"

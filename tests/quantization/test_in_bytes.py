@@ -48,6 +48,7 @@ def test_onnx_runtime_gives_the_same_bits(weights: Scheme, form: str, tmp_path: 
     np.testing.assert_array_equal(gt.compile(gt.load(path))({"x": X})["scores"], ours)
 
 
+@pytest.mark.exhaustive
 def test_what_is_written(tmp_path: Path) -> None:
     found, path = quantized(CHANNELS), tmp_path / "q.onnx"
     small = save_quantized(found.graph, path)

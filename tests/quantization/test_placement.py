@@ -218,6 +218,7 @@ class TestPlacement:
         ):
             placed(mobile(), recipe)
 
+    @pytest.mark.exhaustive
     def test_an_operator_that_cannot_be_quantized_is_kept_and_the_model_runs(self) -> None:
         model = transformer()
         x = np.random.default_rng(0).standard_normal((4, 6, 16)).astype(np.float32)

@@ -87,7 +87,7 @@ def test_onnx_runtime_gives_the_same(name: str, opset: int, tmp_path: Path) -> N
         np.testing.assert_allclose(theirs.outputs[output], array, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MODELS)
 def test_the_interpreter_and_the_prepared_model_give_the_same(name: str) -> None:
     """FakeQuantize computes in f32 what the integers stand for; sums of f32 may tip a rounding by one step."""
@@ -170,7 +170,7 @@ SCHEMES = {
 }
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("case", SCHEMES)
 def test_every_scheme_is_saved_and_runs(case: str, tmp_path: Path) -> None:
     """ONNX Runtime has kernels for 16 bits and 4-bit weights in floating point only, so there sums differ in order."""

@@ -97,6 +97,7 @@ def test_the_file_is_the_profile(profile: Profile, tmp_path: Path) -> None:
     assert json.loads(path.read_text())["values"]["x"]["elements"] == 20 * 3 * 8 * 8
 
 
+@pytest.mark.exhaustive
 def test_differences(model: Template, profile: Profile) -> None:
     assert profile.differences(profile) == []
     other = calibrate(model, 2 * images(20), state=state_of(model), histograms=False)
@@ -106,6 +107,7 @@ def test_differences(model: Template, profile: Profile) -> None:
     assert [d.name for d in profile.differences(Profile({}))] != []
 
 
+@pytest.mark.exhaustive
 def test_state_decides(model: Template, profile: Profile) -> None:
     """Running statistics are those of the given state, and do not move while a model is observed."""
     state = state_of(model)
@@ -149,6 +151,7 @@ class TestBadInput:
             with pytest.raises(QuantizationError, match="bins is at least 2 and momentum"):
                 calibrate(model, images(2), **settings)  # type: ignore[arg-type]
 
+    @pytest.mark.exhaustive
     def test_data_that_are_not_finite(self, model: Template) -> None:
         x = images(4)
         x[1, 0, 0, 0] = np.nan

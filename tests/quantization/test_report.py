@@ -100,6 +100,7 @@ class TestAnalysis:
         assert decibels(1, 0) == math.inf
         assert decibels(0, 1) == -math.inf
 
+    @pytest.mark.exhaustive
     def test_accuracy(self) -> None:
         scores = gt.compile(quantized().model)({"x": X})["scores"]
         labels = scores.argmax(-1)

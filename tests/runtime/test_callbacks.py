@@ -101,6 +101,7 @@ def test_those_of_late_requests_do_not_wait_for_others(host: HostManager, wait: 
     assert len(host.networks()) == 1
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("wait", ["wait", "variables", "finish", "fit"])
 def test_those_of_steps_do_not_wait_for_steps(wait: str) -> None:
     gate = Gate()

@@ -93,7 +93,7 @@ def devices() -> dict[str, Callable[[], Device]]:
     return {**found, "memory of its own": lambda: PoisonedDevice("d")}
 
 
-@pytest.mark.spread(10)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("model", MODELS)
 def test_answers_are_right_whatever_is_done_to_those_before(model: Callable[[], Graph], device: str) -> None:

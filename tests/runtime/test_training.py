@@ -65,7 +65,7 @@ def _rows(batch: Mapping[str, Array], part: int, parts: int) -> dict[str, Array]
     return {name: array[part * size : (part + 1) * size] for name, array in batch.items()}
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("devices", "parts"), [(1, 1), (1, 3), (2, 2), (2, 4), (3, 3), (3, 6)])
 def test_any_number_of_devices_gives_the_bits_of_one(devices: int, parts: int) -> None:
     alone, split = _trainer(accumulate=parts), _trainer()
@@ -83,6 +83,7 @@ def test_any_number_of_devices_gives_the_bits_of_one(devices: int, parts: int) -
         assert array.tobytes() == expected[name].tobytes(), name
 
 
+@pytest.mark.exhaustive
 def test_parts_of_parameters_train_to_the_same_bits() -> None:
     trainable = ["conv.weight[1:3]", "*.bias"]
     alone, split = _trainer(accumulate=2, trainable=trainable), _trainer(trainable=trainable)
@@ -100,7 +101,7 @@ def test_parts_of_parameters_train_to_the_same_bits() -> None:
     assert not np.array_equal(expected["conv.weight"][1], begun["conv.weight"][1])
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_trainer_s_budget_is_kept_on_devices(parts: int) -> None:
     used, states = [], []
@@ -125,6 +126,7 @@ def test_parts_are_said_once(micro_batches: MicroBatches, why: str) -> None:
         host.add_training("net", _trainer(micro_batches=micro_batches), batch_size=BATCH, parts=2)
 
 
+@pytest.mark.exhaustive
 def test_devices_have_the_same_variables() -> None:
     with HostManager(cpu_devices(3, threads=1)) as host:
         training = host.add_training("net", _trainer(), batch_size=BATCH)
@@ -135,6 +137,7 @@ def test_devices_have_the_same_variables() -> None:
             assert all(array.tobytes() == every[0][name].tobytes() for name, array in other.items() if name in every[0])
 
 
+@pytest.mark.exhaustive
 def test_a_device_with_memory_of_its_own_trains_to_the_same_bits() -> None:
     usual, poisoned = _trainer(), _trainer()
     with HostManager([HostDevice("cpu", threads=1)]) as host:
@@ -161,6 +164,7 @@ def test_every_backend_trains(backend: str, count: int) -> None:
     np.testing.assert_allclose(losses(backend), losses("cpu"), rtol=1e-3)
 
 
+@pytest.mark.exhaustive
 def test_hyperparameters_are_those_of_the_time_of_asking() -> None:
     plain, trainer = _trainer(), _trainer()
     batches = list(_batches(3))
@@ -213,6 +217,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
         assert all(status.used == 0 for status in host.status())
 
 
+@pytest.mark.exhaustive
 def test_memory_that_does_not_suffice_leaves_nothing() -> None:
     devices = [HostDevice("large", threads=1), HostDevice("small", memory=1000, threads=1)]
     with HostManager(devices) as host:
@@ -411,6 +416,7 @@ def test_everything_ends_where_a_device_does_not_unload() -> None:
     joined("device cpu", "runtime watch")
 
 
+@pytest.mark.exhaustive
 def test_what_is_finished_is_let_go() -> None:
     with HostManager(cpu_devices(2, threads=1)) as host:
         trainer = _trainer()

@@ -14,6 +14,7 @@ from glowtrain.trainer.interrupts import Alone
 from tests.training.trainers import Points, trainer_of
 
 
+@pytest.mark.exhaustive
 def test_fits_of_one_trainer_at_the_same_time_are_refused(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
     trainer, log = trainer_of(mlp, "cpu"), tmp_path / "log.jsonl"
     inside, go_on = threading.Event(), threading.Event()

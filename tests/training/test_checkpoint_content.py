@@ -161,6 +161,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=list(WRONG))
 def test_wrong_metadata_leave_the_trainer_as_it_was(
     mlp: gt.Template, points: Points, tmp_path: Path, change: Callable[[dict[str, Any]], Any], message: str

@@ -22,7 +22,7 @@ from glowtrain.trainer.fit import Moment
 from tests.training.trainers import Points, images, trainer_of
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("every", [None, 2])
 def test_resuming_gives_the_same_bytes(
     cnn: gt.Template, points: Points, backend: str, tmp_path: Path, every: int | None
@@ -311,6 +311,7 @@ def test_unwritable_outputs_are_found_before_training(
     assert trainer.variables()["optimizer.step"] == 0
 
 
+@pytest.mark.exhaustive
 def test_the_plot_is_a_picture(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     trainer_of(mlp).fit(points, 2, 8, validation=points, plot=tmp_path / "loss.png")

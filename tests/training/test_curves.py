@@ -55,6 +55,7 @@ def test_accuracy_of_training_is_drawn_beside_that_of_validation_and_alone(tmp_p
     assert both > alone
 
 
+@pytest.mark.exhaustive
 def test_a_loss_over_decades_has_a_logarithmic_axis(tmp_path: Path) -> None:
     history(200).plot(tmp_path / "decades.svg")
     assert {"2", "1", "0.5", "0.2", "0.1", "0.05"} <= set(texts(tmp_path / "decades.svg"))

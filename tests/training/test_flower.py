@@ -45,6 +45,7 @@ def averaged(replies: Sequence[tuple[list[Array], int, Any]]) -> list[Array]:
     return [sum(w * array for w, array in zip(weights, column, strict=True)) for column in columns]
 
 
+@pytest.mark.exhaustive
 def test_three_clients_together_do_better_than_one_alone() -> None:
     clients = [flower.Client(trainer(seed), part(seed), VALID, epochs=2, batch_size=20) for seed in range(3)]
     parameters = clients[0].get_parameters()

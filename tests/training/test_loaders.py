@@ -32,7 +32,7 @@ SOURCES: dict[str, Callable[[list[Batch]], Any]] = {
 }
 
 
-@pytest.mark.spread(9)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("prefetch", [None, 0, 1])
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_source_of_batches_has_the_bits_of_arrays(

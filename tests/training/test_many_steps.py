@@ -252,6 +252,7 @@ def test_a_callback_that_changes_the_rate_or_stops(mlp: gt.Template, points: Poi
     assert (fitted.position.batch, fitted.position.examples) == (4, 16)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("bad", [0, 3, 5])
 def test_a_loss_that_is_not_finite(
     mlp: gt.Template, points: Points, backend: str, bad: int, tmp_path: Path, runs: list[int]
@@ -313,6 +314,7 @@ def test_indices_into_inputs_are_checked_in_each_batch(runs: list[int]) -> None:
     assert fitted.position.batch == 4
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("at", [0, 1, 7])
 def test_ctrl_c_comes_between_steps_and_a_resumed_run_has_the_same_bits(
     mlp: gt.Template, points: Points, tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch

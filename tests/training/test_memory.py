@@ -46,6 +46,7 @@ def test_frozen_parameters_are_parameters_without_an_optimizer() -> None:
     assert whole.arena > part.arena
 
 
+@pytest.mark.exhaustive
 def test_the_last_batch_counts_unless_one_is_given() -> None:
     trainer = trainer_of(normalised, backend="cpu")
     trainer.step(batch(4))
@@ -107,6 +108,7 @@ def layers(x: Value) -> Value:
     return gt.nn.linear(x, 10, name="scores")
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("trainable", [["layer0.*"], ["*.bias"], ["scores.*"]])
 def test_inputs_of_layers_whose_weights_are_frozen_are_not_kept(trainable: list[str]) -> None:
     """Nor is anything else: two results of layers, or two gradients, are there at a time."""

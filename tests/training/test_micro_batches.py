@@ -126,6 +126,7 @@ def test_any_number_of_parts_of_any_size(count: int, size: int, seed: int) -> No
     assert same_bits(split, whole)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("model", [images, words])
 def test_a_step_is_near_that_of_the_whole_batch(model: Template) -> None:
     split, whole = (trainer_of(model, "cpu", micro_batches=n, optimizer=gt.optim.SGD(0.1)) for n in (4, 1))
@@ -135,6 +136,7 @@ def test_a_step_is_near_that_of_the_whole_batch(model: Template) -> None:
         np.testing.assert_allclose(split.variables()[name], array, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_loss_that_is_a_sum_is_added_up() -> None:
     loss = gt.losses.softmax_cross_entropy(reduction="sum")
     split, whole = (trainer_of(images, "cpu", loss=loss, micro_batches=n, optimizer=gt.optim.SGD(1e-3)) for n in (4, 1))
@@ -143,6 +145,7 @@ def test_a_loss_that_is_a_sum_is_added_up() -> None:
         np.testing.assert_allclose(split.parameters()[name], array, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_metrics_are_means_over_the_parts() -> None:
     split, whole = (trainer_of(images, "cpu", micro_batches=n, metrics=True) for n in (4, 1))
     for trainer in (split, whole):
@@ -157,6 +160,7 @@ def test_the_interpreter_computes_the_same() -> None:
         np.testing.assert_allclose(native.parameters()[name], array, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_parts_of_parameters_are_trained_alone() -> None:
     """With the rest of a tensor as it was."""
     chosen = ["scores.*", "conv1.weight[:4]"]
@@ -211,6 +215,7 @@ def test_within_parts_results_are_computed_again_too(model: Template) -> None:
         assert step_plan(model, 2, needed + arena, 256).arena <= arena
 
 
+@pytest.mark.exhaustive
 def test_code_does_not_grow_with_the_number_of_parts() -> None:
     counts = {len(list(step_plan(images, count, None, 8 * count).program.leaves)) for count in (2, 3, 9)}
     assert len(counts) == 1

@@ -36,6 +36,7 @@ def test_fit_gives_the_same_bits() -> None:
     assert all(result == results[0] for result in results)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_steps_run_on_as_many_as_were_asked_for(threads: int) -> None:
     t = trainer(threads)

@@ -186,7 +186,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], Callable[[int], float]]] = {
 }
 
 
-@pytest.mark.spread(20)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_100_steps_agree_with_numpy_in_f64_with_every_option(name: str, option: str) -> None:
@@ -242,7 +242,7 @@ def test_permuted_elements_are_updated_alike(name: str, backend: str) -> None:
         np.testing.assert_array_equal(run(gradient)[order], permuted(gradient[order]))
 
 
-@pytest.mark.spread(15)
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("name", CASES)
 def test_reflected_problems_have_reflected_steps(name: str, backend: str) -> None:
     """Minus the start and minus the gradients give minus the result: every rule is odd."""

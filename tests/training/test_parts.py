@@ -160,6 +160,7 @@ def test_files_hold_whole_weights(tmp_path: Path) -> None:
         trainer_of(convolutions, trainable=["stem.*[:4]", "head.weight[:, 2:4]"]).restore(tmp_path / "run.safetensors")
 
 
+@pytest.mark.exhaustive
 def test_a_step_as_a_file_updates_the_part(tmp_path: Path) -> None:
     trainer = trainer_of(convolutions, "cpu", trainable=["stem.*[4:8]"])
     step = trainer.graphs.step_of(convolutions.bind({"batch": 6}))
@@ -172,6 +173,7 @@ def test_a_step_as_a_file_updates_the_part(tmp_path: Path) -> None:
     assert any(np.allclose(array, trainer.parameters()["stem.weight"], atol=1e-6) for array in found.values())
 
 
+@pytest.mark.exhaustive
 def test_copies_train_the_same_part() -> None:
     trainer = trainer_of(convolutions, "cpu", trainable=["stem.*[4:8]"])
     other, batch = copy.deepcopy(trainer), batch_of(convolutions, 8)
@@ -240,6 +242,7 @@ def test_wrong_ranges(case: str) -> None:
         trainer_of(convolutions, trainable=trainable)
 
 
+@pytest.mark.exhaustive
 def test_the_bias_of_a_frozen_normalization(cnn: gt.Template, points: Points) -> None:
     """It is trained while the layer normalizes with its running statistics."""
     trainer = trainer_of(cnn, trainable=["batch_norm.bias", "linear.*"], freeze_statistics=True)

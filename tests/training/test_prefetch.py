@@ -369,6 +369,7 @@ trainer.fit(blocked, 1, callbacks=[stop], progress=False)
 """
 
 
+@pytest.mark.exhaustive
 def test_a_thread_that_is_left_does_not_keep_the_process() -> None:
     found = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=False)
     assert (found.returncode, found.stderr) == (7, "")

@@ -395,7 +395,7 @@ def test_compiling_does_not_count_in_an_epochs_seconds(
 # --- other float types -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("dtype", [gt.f16, gt.bf16, gt.f64], ids=str)
 def test_models_in_other_float_types_learn_as_in_f32(dtype: gt.types.DType, backend: str, tmp_path: Path) -> None:
     digits = gt.data.load("digits")

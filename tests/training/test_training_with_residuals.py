@@ -73,7 +73,7 @@ def gradients_of(model: Any, **settings: Any) -> dict[str, Array]:
 ALL = pytest.mark.parametrize("model", [images, rows, words, residual], ids=lambda model: model.name)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @ALL
 def test_the_loss_and_statistics_keep_their_bits_and_gradients_are_near(model: Any) -> None:
     exact, rounded = (trained(model, 1, residuals=given, optimizer=gt.optim.SGD(lr=1.0)) for given in (None, "bf16"))
@@ -86,7 +86,7 @@ def test_the_loss_and_statistics_keep_their_bits_and_gradients_are_near(model: A
     assert 0 < off < 4 * UNIT * np.sqrt(sum(np.sum(array**2) for array in one.values()))
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @ALL
 def test_budgets_of_memory_change_no_bit_while_what_waits_is_the_same(model: Any) -> None:
     usual, kept = (trained(model, residuals="bf16", memory=memory) for memory in (None, "keep"))
@@ -97,7 +97,7 @@ def test_budgets_of_memory_change_no_bit_while_what_waits_is_the_same(model: Any
     assert limit[2].memory().arena <= use.arena
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @ALL
 def test_threads_and_processors_change_no_bit(model: Any) -> None:
     alone = trained(model, residuals="bf16")
@@ -107,7 +107,7 @@ def test_threads_and_processors_change_no_bit(model: Any) -> None:
         assert same(alone[1], other[1])
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @ALL
 def test_small_takes_no_more_than_no_budget_and_learns_the_same(model: Any) -> None:
     usual, small = (trained(model, 1, residuals="bf16", memory=memory) for memory in (None, "small"))
@@ -212,6 +212,7 @@ def test_the_updates_of_a_model_itself_are_told_from_those_of_an_optimizer() -> 
     assert residuals_for(step, None) is None
 
 
+@pytest.mark.exhaustive
 def test_maxima_are_not_rounded() -> None:
     """The gradient of a maximum goes to the element that equals it."""
 
@@ -259,6 +260,7 @@ def test_a_model_that_only_predicts_is_compiled_as_without() -> None:
     assert all(plain[name].tobytes() == narrow[name].tobytes() for name in plain)
 
 
+@pytest.mark.exhaustive
 def test_copies_keep_it() -> None:
     _, _, trainer = trained(rows, residuals="bf16")
     twin = copy.deepcopy(trainer)

@@ -30,6 +30,7 @@ def devices(request: pytest.FixtureRequest) -> list[Device]:
     return found
 
 
+@pytest.mark.spread(1)
 def test_requests_through_a_partition(devices: list[Device], random: np.random.Generator) -> None:
     graph = inference(resnet((1, 1)).bind({"batch": 2}))
     whole = gt.compile(graph, backend=devices[0].backend)

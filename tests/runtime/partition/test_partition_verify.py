@@ -120,6 +120,7 @@ def test_a_part_that_updates_what_another_one_still_reads() -> None:
     assert "part reading reads variable 'counter', which part updating updates without waiting" in str(caught.value)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("example", "bounds"), [(60, [10, 18]), (86, [1, 3]), (161, [2, 5])])
 def test_a_part_takes_what_it_does_not_use_to_wait(
     example: int, bounds: list[int], monkeypatch: pytest.MonkeyPatch

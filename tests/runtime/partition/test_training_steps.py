@@ -54,6 +54,7 @@ def test_bits_after_several_steps(optimizer: Any, backend: str, random: np.rando
         assert not differing(graph, partition, inputs, backend, steps=4)
 
 
+@pytest.mark.exhaustive
 def test_values_that_pass_in_another_order_than_in_the_whole_give_other_bits(
     random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +116,7 @@ def test_activations_cross_and_gradients_come_back(random: np.random.Generator) 
     assert "hyper.lr" in back.takes
 
 
-@pytest.mark.spread(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tied_weights_are_of_the_first_stage(backend: str, random: np.random.Generator) -> None:
     """The head takes the embedding's weight as a value; its gradient's two parts meet in the first stage."""
