@@ -161,6 +161,20 @@ def test_any_model_s_name_works(language: Callable[[Path], str], name: str, tmp_
     ran(tmp_path, "cc", "-L.", "main.c", f"{made}.o", "-lm", "-o", "example")
 
 
+@pytest.mark.parametrize("ending", ["h", "hpp"])
+def test_names_that_differ_in_case_alone_are_refused_in_one_program(ending: str, tmp_path: Path) -> None:
+    """Their macros have the same names, and other values."""
+    x = Input(gt.f32[2, 2], "x")
+    for name in ("small", "Small"):
+        gt.bundle(Graph((x,), {"y": x * x}, {}, name=name), tmp_path / name)
+    for names, told in ((("small", "small"), ""), (("small", "Small"), "the letters of Small in another case")):
+        source = "".join(f'#include "{name}/{name}.{ending}"\n' for name in names)
+        (tmp_path / "both.cpp").write_text(source)
+        command = ["g++", "-std=c++17", "-fsyntax-only", "both.cpp"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0, told in done.stderr) == (not told, True), done.stderr
+
+
 @pytest.mark.parametrize("headers", ["stddef.h stdint.h", "stdio.h stdlib.h"])
 def test_macros_of_headers_are_no_parameters(headers: str, tmp_path: Path) -> None:
     """What a compiler says that it replaces."""

@@ -11,6 +11,7 @@
 
 #ifndef NETWORK_H
 #define NETWORK_H
+#define NETWORK_H_network
 
 #include <stddef.h>
 #include <stdint.h>
@@ -113,4 +114,6 @@ extern const network_hyper network_defaults;
 }
 #endif
 
+#elif !defined NETWORK_H_network
+#error "a bundle whose name has the letters of network in another case is here already, with the same macros: rename one"
 #endif /* NETWORK_H */

@@ -3,8 +3,8 @@
  * Failures are exceptions (Error). With NETWORK_RETURN_CODES defined before this header is included there are none:
  * functions return the codes of network.h, and status() has what came of the beginning.
  */
-#ifndef NETWORK_HPP
-#define NETWORK_HPP
+#ifndef network_HPP
+#define network_HPP
 
 #include <cstddef>
 #include <cstdint>
@@ -172,4 +172,4 @@ class Model {
 
 }  // namespace {{space}}
 
-#endif  // NETWORK_HPP
+#endif  // network_HPP
