@@ -27,6 +27,12 @@ from glowtrain.torch.tracing.trace import Computation, Trace, traced
 
 Tensors = Sequence[torch.Tensor]
 View = Callable[[torch.Tensor], torch.Tensor]
+SHAPED = {
+    torch.ops.aten.view_as.default: torch.ops.aten.view.default,
+    torch.ops.aten.reshape_as.default: torch.ops.aten.reshape.default,
+    torch.ops.aten.expand_as.default: torch.ops.aten.expand.default,
+}
+"""Views in the shape of another tensor, of which nothing else is read, and those in a given shape."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,8 @@ def captured(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Captured
     check_shapes(trace)
     if not enabled and any(connected.leaves for connected in trace.tape):
         raise ModelError("it turns gradients on where its caller has turned them off")
+    if enabled and any(map(_has_sparse_gradient, trace.graph.nodes)):
+        raise ModelError("it asks for a sparse gradient (sparse=True), and gets dense ones here")
     if trace.updates:
         raise ModelError(f"{next(iter(trace.updates))!r} is changed in place, and belongs to what was captured")
     tensors = dict(zip(trace.inputs, filter(_is_tensor, arguments), strict=True))
@@ -105,6 +113,15 @@ def _replayed(module: torch.fx.GraphModule, enabled: bool, *arguments: Any) -> A
     """The module's results, where gradients flow or not as in the call."""
     with torch.set_grad_enabled(enabled):
         return replay(module, *arguments)
+
+
+def _has_sparse_gradient(node: torch.fx.Node) -> bool:
+    """Whether an operator is asked for it, as embeddings and gather may be."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return bool(given.get("sparse") or given.get("sparse_grad"))
 
 
 def _forgotten(saved: Any) -> None:
@@ -234,13 +251,20 @@ def _is_view(node: torch.fx.Node) -> bool:
     """Whether PyTorch gives a view of the first operand: an operator of its own that computes nothing."""
     if node.target is operator.getitem:
         return _is_view(node.args[0])
+    if node.target in SHAPED:
+        return True
     given = (*node.args[1:], *node.kwargs.values())
     fixed = not any(isinstance(each, torch.fx.Node) for each in pytree.tree_leaves(given))
     return bool(isinstance(node.target, torch._ops.OpOverload) and node.target.is_view and node.args and fixed)
 
 
 def _views(chain: Sequence[torch.fx.Node]) -> tuple[View, ...]:
-    return tuple(_View(node.target, node.args[1:], dict(node.kwargs)) for node in chain[1:])
+    return tuple(
+        _View(SHAPED[node.target], (list(node.meta["val"].shape),), {})
+        if node.target in SHAPED
+        else _View(node.target, node.args[1:], dict(node.kwargs))
+        for node in chain[1:]
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -210,6 +210,15 @@ def test_backward_hooks_of_modules() -> None:
     same_gradients(other, eager)
 
 
+@pytest.mark.filterwarnings("ignore::glowtrain.torch.backend.FallbackWarning")
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients(kind: Callable[..., nn.Module]) -> None:
+    eager, ours, other = pair(kind(5, 3, sparse=True))
+    for module in (eager, ours):
+        module(torch.tensor([[1, 2]])).sum().backward()
+    assert other.weight.grad.layout == eager.weight.grad.layout == torch.sparse_coo
+
+
 # --- slopes without an end -------------------------------------------------------------------------------------------
 
 
