@@ -333,6 +333,14 @@ def test_bounds_that_are_tensors_share_no_gradient() -> None:
     check_points(lambda x, low: torch.clamp(x, min=low), *map(torch.tensor, (x, low)))
 
 
+def test_signs_and_losses_of_what_is_no_number_or_infinite() -> None:
+    far = torch.tensor([float("nan"), float("inf"), float("-inf"), 0.0, -2.0])
+    check_points(torch.sign, far)
+    zeros = torch.zeros_like(far)
+    check_points(lambda x: F.huber_loss(x, zeros, reduction="none"), far)
+    check_points(lambda x: F.smooth_l1_loss(x, zeros, reduction="none", beta=0.5), far)
+
+
 def check_points(function: Callable[..., torch.Tensor], *points: torch.Tensor) -> None:
     """Values and gradients of all operands."""
     found = []

@@ -141,9 +141,11 @@ def huber_loss(call: AtenCall, x: Value, target: Value, reduction: int = MEAN, d
 
 
 def _bent(difference: Value, knee: float) -> Value:
-    """d²/2 up to the knee, a straight line beyond."""
+    """d²/2 up to the knee, a straight line beyond, of slope 1 at infinity, too."""
     size = Abs()(difference)
-    result: Value = Where()(Less()(size, knee), difference * difference * 0.5, size * knee - 0.5 * knee * knee)
+    inside = Less()(size, knee)
+    near = Where()(inside, difference, constant(0.0, difference.dtype))
+    result: Value = Where()(inside, near * near * 0.5, size * knee - 0.5 * knee * knee)
     return result
 
 

@@ -32,7 +32,6 @@ UNARY: dict[str, Callable[[], Callable[[Value], Any]]] = {
     "round": arithmetic.Round,
     "selu": activation.Selu,
     "sigmoid": activation.Sigmoid,
-    "sign": arithmetic.Sign,
     "silu": activation.Swish,
     "sin": transcendental.Sin,
     "sinh": transcendental.Sinh,

@@ -121,6 +121,13 @@ def hypot(call: AtenCall, x: Value, y: Value) -> Any:
     return arithmetic.Sqrt()(x * x + y * y)
 
 
+@aten("sign.default")
+def sign(call: AtenCall, x: Value) -> Any:
+    """That of NaN is 0."""
+    found = arithmetic.Sign()(call.cast(x))
+    return logic.Where()(logic.Equal()(x, x), found, constant(0, found.dtype)) if x.dtype.is_float else found
+
+
 @aten("copysign.Tensor", "copysign.Scalar")
 def copysign(call: AtenCall, x: Value, y: Any) -> Any:
     size = arithmetic.Abs()(call.cast(x))
