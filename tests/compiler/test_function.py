@@ -20,6 +20,7 @@ from glowtrain.compiler import Function, compile_artifact
 from glowtrain.compiler.specialisation import IDLE
 from glowtrain.errors import BindingError, InputError
 from glowtrain.types import Array
+from tests.compiler.instances import taken
 
 
 @gt.model(x=gt.f32["batch", 32])
@@ -86,7 +87,7 @@ class TestPool:
         meet = threading.Barrier(2, timeout=60)
 
         def hold(_: int) -> object:
-            with special.state.lock.reading(), special.instance() as instance:
+            with special.state.lock.reading(), taken(special) as instance:
                 meet.wait()
                 return instance
 
@@ -99,7 +100,7 @@ class TestPool:
         lock, inside = threading.Lock(), [0, 0]
 
         def hold(_: int) -> None:
-            with special.instance():
+            with taken(special):
                 with lock:
                     inside[0] += 1
                     inside[1] = max(inside)

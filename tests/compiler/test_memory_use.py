@@ -9,11 +9,12 @@ import glowtrain as gt
 from glowtrain.backends.cpu.executable import NativeInstance
 from glowtrain.compiler import Function
 from glowtrain.errors import BackendError, InputError
+from tests.compiler.instances import taken
 from tests.compiler.networks import mlp, training_step
 
 
 def instance_of(function: Function, inputs: dict[str, np.ndarray]) -> NativeInstance:
-    with function.specialised(inputs).instance() as instance:
+    with taken(function.specialised(inputs)) as instance:
         assert isinstance(instance, NativeInstance)
         return instance
 

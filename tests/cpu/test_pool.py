@@ -37,6 +37,7 @@ from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
 from glowtrain.stages import Options
 from glowtrain.types import Array
+from tests.compiler.instances import taken
 from tests.cpu.cpu_kernels import runnable
 from tests.cpu.native_program import POISON, Canaries, Native
 from tests.cpu.test_tasks import GRAPHS, bits, numbers, plan_of
@@ -218,7 +219,7 @@ def test_functions_run_in_a_child_of_fork_whose_locks_others_held() -> None:
             locks.enter_context(f._lock)
             locks.enter_context(f.state.lock.writing())
             for _ in range(IDLE):
-                locks.enter_context(special.instance())
+                locks.enter_context(taken(special))
             held.set()
             done.wait()
 
@@ -398,7 +399,7 @@ def test_small_calls_are_not_shared() -> None:
 
 def test_one_thread_has_no_pool() -> None:
     function = gt.compile(models.build("mlp", (4,)).bind({"batch": 2}), threads=1)
-    with function.specialised({}).instance() as instance:
+    with taken(function.specialised({})) as instance:
         assert instance.pool is None  # type: ignore[attr-defined]
 
 

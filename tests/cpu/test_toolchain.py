@@ -80,15 +80,6 @@ def test_pointer_table() -> None:
     assert y.tolist() == [7, 8]
 
 
-def test_imported_symbol() -> None:
-    seen: list[int] = []
-    callback = ctypes.CFUNCTYPE(None, ctypes.c_int64)(seen.append)
-    text = "declare void @tell(i64)\ndefine void @go() #0 {\n  call void @tell(i64 42)\n  ret void\n}\n"
-    address = ctypes.cast(callback, ctypes.c_void_p).value or 0
-    toolchain.load([toolchain.compile_text(text, HOST)], ["go"], {"tell": address}).function("go", 0)()
-    assert seen == [42]
-
-
 def test_unknown_symbols_are_named() -> None:
     text = "declare void @nowhere()\ndefine void @go() #0 {\n  call void @nowhere()\n  ret void\n}\n"
     with pytest.raises(CodegenError, match="native code with go cannot be linked"):

@@ -11,6 +11,7 @@
 
 #ifndef TINY_H
 #define TINY_H
+#define TINY_H_tiny
 
 #include <stddef.h>
 #include <stdint.h>
@@ -141,4 +142,6 @@ uint32_t tiny_predict(tiny_handle *handle, const float *x, float *output);
 }
 #endif
 
+#elif !defined TINY_H_tiny
+#error "a bundle whose name has the letters of tiny in another case is here already, with the same macros: rename one"
 #endif /* TINY_H */
