@@ -318,6 +318,88 @@ def test_narrow_floats_are_added_up_in_f32(name: str) -> None:
     close(ours.grad.double(), exact.grad, 0.01)
 
 
+BEYOND_F16: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "number": lambda x, y: x * 70000.0,
+    "small number": lambda x, y: y * 1e-8,
+    "scalar": lambda x, y: x * torch.tensor(70000.0),
+    "quotient": lambda x, y: y / 70000.0,
+    "trunc": lambda x, y: torch.div(y, 7e4, rounding_mode="trunc"),
+    "addcmul": lambda x, y: torch.addcmul(x, y, y, value=0.01),
+    "hypot": torch.hypot,
+    "std": lambda x, y: y.std(),
+    "norm": lambda x, y: y.norm(3),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND_F16)
+def test_what_is_beyond_f16_within_an_operator(name: str) -> None:
+    """PyTorch computes in f32, and does not round numbers and scalars before."""
+    operands = torch.tensor([1e-3, -0.5, 3.0]).half(), torch.tensor([600.0, -5.0, 3e4]).half()
+    exact = BEYOND_F16[name](*(each.double() for each in operands))
+    ours = compiled(BEYOND_F16[name])(*operands)
+    assert ours.dtype == torch.float16
+    torch.testing.assert_close(ours, exact.half(), rtol=2e-3, atol=1e-7)
+
+
+def test_numbers_are_not_rounded_to_bf16() -> None:
+    x = torch.arange(1.0, 200.0).bfloat16()
+    assert torch.equal(compiled(lambda x: x * 0.1 / 0.3)(x), x * 0.1 / 0.3)
+
+
+EXACT: dict[str, Callable[[], torch.Tensor]] = {
+    "powers of two": lambda: torch.exp2(torch.arange(-20.0, 100.0)),
+    "shifts": lambda: torch.tensor([5, -5, 2**62, -1]) >> torch.tensor([[0, 1, 31, 62, 63]]).T,
+    "shifts of 32 bits": lambda: torch.tensor([5, -5], dtype=torch.int32) >> 31,
+    "shifts of bytes": lambda: torch.tensor([5, 255], dtype=torch.uint8) >> torch.tensor([[7], [1]]).byte(),
+    "ends of lerp": lambda: torch.lerp(torch.tensor(1e8), torch.tensor([0.5, 3.0]), torch.tensor([[0.0], [1.0]])),
+    "end of lerp": lambda: torch.lerp(torch.tensor(1e8), torch.tensor([0.5, 3.0]), 1.0),
+    "cdist of nothing": lambda: torch.cdist(torch.zeros(2, 0), torch.zeros(3, 0), p=torch.inf),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_results(name: str) -> None:
+    x = torch.zeros(())
+    assert torch.equal(compiled(lambda x: EXACT[name]() + x.long())(x), EXACT[name]())
+
+
+HYPOTENUSES = torch.tensor([3e30, 3e-30, -3.0]), torch.tensor([4e30, 4e-30, 0.0])
+
+
+def test_hypotenuses_of_all_sizes() -> None:
+    check_points(torch.hypot, *HYPOTENUSES)
+    expected = torch.hypot(*HYPOTENUSES)
+    torch.testing.assert_close(compiled(torch.hypot)(*HYPOTENUSES), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, (2, 1), (2, 3)])
+def test_adaptive_maxima_of_equals(size: int | tuple[int, int]) -> None:
+    """The first one has the gradient."""
+    function = F.adaptive_max_pool1d if isinstance(size, int) else F.adaptive_max_pool2d
+    x = torch.tensor([[[0.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0], [1.0, 2.0, 2.0, 2.0]]])
+    check_points(lambda x: function(x, size), x)
+
+
+def test_losses_of_unusual_targets() -> None:
+    target, x = torch.tensor([1.0, -1.0, 0.0, 0.5]), torch.tensor([0.25, 0.5, 2.0, -0.5])
+    check_points(lambda x: F.hinge_embedding_loss(x, target), x)
+    with torch.no_grad():
+        assert compiled(lambda x: F.kl_div(x, target, reduction="sum"))(x).isnan()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_dropout_on_attention_that_sees_nothing(dtype: torch.dtype) -> None:
+    """Zeros, as without dropout, and gradients that are numbers."""
+    x = ramp(1, 2, 3, 4).requires_grad_()
+    seen = torch.tensor([[False, False, False], [True, False, False], [False, True, False]])
+    mask = seen if dtype == torch.bool else torch.zeros(3, 3).masked_fill(~seen, -torch.inf)
+    result = compiled(lambda x: F.scaled_dot_product_attention(x, x, x, mask, dropout_p=0.1))(x)
+    result.sum().backward()
+    assert not result[..., 0, :].any()
+    assert result.isfinite().all()
+    assert x.grad.isfinite().all()
+
+
 def test_xlogy_of_zeros() -> None:
     check_points(torch.xlogy, torch.tensor([0.0, 0.0, 1.0, -1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0, 1e-3, 0.5]))
     for other in (0.0, -1.0):

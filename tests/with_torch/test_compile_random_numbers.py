@@ -58,3 +58,15 @@ def test_hessian_vector_product_with_dropped_elements() -> None:
     (second,) = torch.autograd.grad(slope.sum(), x)
     expected = (kept * 8) * (torch.ones(4, 6) @ layer[0].weight.t()) @ layer[0].weight
     close(second, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_uniform_numbers_stay_below_one(dtype: torch.dtype) -> None:
+    drawn = compiled(lambda x: (torch.rand_like(x), torch.empty_like(x).uniform_()))(torch.zeros(50_000).to(dtype))
+    assert [float(each.max()) for each in drawn] == [1 - torch.finfo(dtype).eps / 2] * 2
+
+
+def test_exponential_numbers_have_a_logarithm() -> None:
+    """As gumbel_softmax takes it. With this seed the generator gives a 0."""
+    torch.manual_seed(14)
+    assert compiled(lambda x: torch.empty_like(x).exponential_())(torch.zeros(1_000_000)).min() > 0

@@ -10,7 +10,9 @@ import numpy as np
 from glowtrain.graph import Value, constant
 from glowtrain.ops.attention.attention import Attention
 from glowtrain.ops.contraction.products import MatMul
-from glowtrain.ops.elementwise.logic import Where
+from glowtrain.ops.elementwise.logic import Equal, Where
+from glowtrain.ops.objective.stop_gradient import StopGradient
+from glowtrain.ops.reduce.reduction import ReduceMax
 from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.ops.tensor.move import Expand, Transpose, reshape
 from glowtrain.torch.aten.random import dropped
@@ -64,7 +66,9 @@ def _with_dropout(
         scores = Where()(mask, scores, call.cast(float("-inf")))
     elif mask is not None:
         scores = scores + mask
-    result: Value = MatMul()(dropped(call, Softmax(axis=-1)(scores), ratio)[0], v)
+    unseeing = Equal()(ReduceMax(axes=(-1,), keepdims=True)(StopGradient()(scores)), call.cast(float("-inf")))
+    probabilities = Softmax(axis=-1)(Where()(unseeing, call.cast(0), scores))  # not NaN where a query sees no key
+    result: Value = MatMul()(dropped(call, Where()(unseeing, call.cast(0), probabilities), ratio)[0], v)
     return result
 
 

@@ -10,12 +10,14 @@ from glowtrain.errors import ModelError
 from glowtrain.graph import Value, constant
 from glowtrain.ops.convolution.convolution import Conv, ConvTranspose
 from glowtrain.ops.elementwise.arithmetic import Mod
+from glowtrain.ops.indexing.arg_extrema import ArgMax
 from glowtrain.ops.pooling.max_pool import MaxPool
 from glowtrain.ops.pooling.pooling import AveragePool
-from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean
+from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.ops.resample.grid_sample import GridSample
 from glowtrain.ops.resample.resize import Resize
 from glowtrain.ops.tensor.move import Concat, reshape
+from glowtrain.torch.aten.reductions import extremum
 from glowtrain.torch.aten.shapes import slice_
 from glowtrain.torch.aten.table import AtenCall, aten
 
@@ -142,13 +144,25 @@ def avg_pool(
 @aten("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default")
 @aten("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")
 def adaptive_avg_pool(call: AtenCall, x: Value, output_size: Extents) -> Any:
-    return _adaptive(call, x, ReduceMean, AveragePool)
+    return _adaptive(call, x, _mean, AveragePool)
+
+
+def _mean(x: Value, axes: Sequence[int]) -> Value:
+    result: Value = ReduceMean(axes=tuple(axes), keepdims=True)(x)
+    return result
+
+
+def _maximum(x: Value, axes: Sequence[int]) -> Value:
+    """Of equal elements the first has the gradient."""
+    for axis in axes:
+        x, _ = extremum(ArgMax, x, axis)
+    return x
 
 
 @aten("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
 def adaptive_max_pool(call: AtenCall, x: Value, output_size: Extents) -> Any:
     """The maxima; indices are not computed."""
-    return _adaptive(call, x, ReduceMax, MaxPool), None
+    return _adaptive(call, x, _maximum, MaxPool), None
 
 
 def _adaptive(call: AtenCall, x: Value, whole: Any, pool: Any) -> Value:
@@ -156,14 +170,14 @@ def _adaptive(call: AtenCall, x: Value, whole: Any, pool: Any) -> Value:
     rank = _pooled_axes(call)
     image, sizes = _batched(x, rank), call.shape[-rank:]
     if all(size == 1 for size in sizes):
-        return reshape(whole(axes=tuple(range(2, rank + 2)), keepdims=True)(image), call.shape)
+        return reshape(whole(image, range(rank + 1, 1, -1)), call.shape)
     extents = image.shape[2:]
     if all(extent % size == 0 for extent, size in zip(extents, sizes, strict=True)):
         kernel = tuple(extent // size for extent, size in zip(extents, sizes, strict=True))
         pooled = pool(kernel_shape=kernel, strides=kernel)(image)
         return reshape(pooled[0] if isinstance(pooled, tuple) else pooled, call.shape)
-    for axis, size in enumerate(sizes, 2):
-        image = _parts(call, image, axis, size, whole)
+    for axis in range(rank + 1, 1, -1):
+        image = _parts(call, image, axis, sizes[axis - 2], whole)
     return reshape(image, call.shape)
 
 
@@ -171,7 +185,7 @@ def _parts(call: AtenCall, x: Value, axis: int, size: int, whole: Any) -> Value:
     """Of each of ``size`` parts of an axis, which may overlap: one number (PyTorch's bounds)."""
     extent = x.shape[axis]
     bounds = [(i * extent // size, -((-(i + 1) * extent) // size)) for i in range(size)]
-    pieces = [whole(axes=(axis,), keepdims=True)(slice_(call, x, axis, *bound)) for bound in bounds]
+    pieces = [whole(slice_(call, x, axis, *bound), [axis]) for bound in bounds]
     result: Value = Concat(axis=axis)(*pieces) if len(pieces) > 1 else pieces[0]
     return result
 

@@ -18,6 +18,7 @@ from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from glowtrain.ops.reduce.softmax import LogSoftmax
 from glowtrain.ops.tensor.move import reshape
+from glowtrain.torch.aten.elementwise.transcendental import xlogy
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
 from glowtrain.types import Shape
 
@@ -204,15 +205,14 @@ def multilabel_margin_loss(call: AtenCall, x: Value, target: Value, reduction: i
 def kl_div(call: AtenCall, x: Value, target: Value, reduction: int = MEAN, log_target: bool = False) -> Any:
     if log_target:
         return reduced(Exp()(target) * (target - x), reduction)
-    present = target > call.cast(0)
-    logarithm = Log()(Where()(present, target, call.cast(1)))
-    return reduced(Where()(present, target * logarithm, call.cast(0)) - target * x, reduction)
+    return reduced(xlogy(call, target, target) - target * x, reduction)
 
 
 @aten("hinge_embedding_loss.default")
 def hinge_embedding_loss(call: AtenCall, x: Value, target: Value, margin: float = 1.0, reduction: int = MEAN) -> Any:
     apart = Clip()(margin - x, call.cast(0))
-    return reduced(Where()(Equal()(target, call.cast(1)), x, apart), reduction)
+    similar, other = (Equal()(target, call.cast(sign)) for sign in (1, -1))  # what is neither counts as both
+    return reduced(Where()(similar, call.cast(0), apart) + Where()(other, call.cast(0), x), reduction)
 
 
 @aten("margin_ranking_loss.default")

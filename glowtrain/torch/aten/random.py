@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.arithmetic import Floor
+from glowtrain.ops.elementwise.extrema import Max
 from glowtrain.ops.elementwise.logic import Less, Where
 from glowtrain.ops.elementwise.transcendental import Exp, Log, Tan
 from glowtrain.ops.indexing.top_k import TopK
@@ -14,7 +17,7 @@ from glowtrain.ops.random.philox import Normal, TrainingDropout, Uniform
 from glowtrain.ops.reduce.reduction import as_dtype
 from glowtrain.ops.tensor.move import Expand
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
-from glowtrain.types import f32, f64
+from glowtrain.types import bf16, f16, f32, f64
 
 
 def dropped(call: AtenCall, x: Value, ratio: float) -> Any:
@@ -49,6 +52,12 @@ def _uniform(call: AtenCall) -> Value:
     return drawn
 
 
+def _uniform_below_one(call: AtenCall) -> Value:
+    """Those that stay below 1 in the result's type: with no more digits than a narrow one has there."""
+    drawn, steps = _uniform(call), {f16: 2.0**11, bf16: 2.0**8}.get(call.dtype)
+    return drawn if steps is None else Floor()(drawn * steps) * (1 / steps)
+
+
 @aten("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype")
 def randint(call: AtenCall, *given: Any, **__: Any) -> Any:
     """Whole numbers from the first bound (0, if there is one bound) to below the second."""
@@ -69,7 +78,10 @@ def randperm(call: AtenCall, n: int, **__: Any) -> Any:
 
 @aten("exponential.default")
 def exponential(call: AtenCall, x: Value, lambd: float = 1.0, generator: Any = None) -> Any:
-    return call.cast(Log()(1.0 - _uniform(call)) * (-1.0 / lambd))
+    """Never 0, of which others take the logarithm: at least what the largest number below 1 gives."""
+    drawn = _uniform(call)
+    least = constant(np.finfo(drawn.dtype.numpy).eps / 2, drawn.dtype)
+    return call.cast(Max()(-Log()(1.0 - drawn), least) * (1.0 / lambd))
 
 
 @aten("rrelu_with_noise_functional.default")
@@ -84,12 +96,12 @@ def rrelu(
 
 @aten("rand.default", "rand_like.default")
 def rand(call: AtenCall, *_: Any, **__: Any) -> Any:
-    return call.cast(_uniform(call))
+    return call.cast(_uniform_below_one(call))
 
 
 @aten("uniform.default")
 def uniform(call: AtenCall, x: Value, low: float = 0.0, high: float = 1.0, generator: Any = None) -> Any:
-    return call.cast(_uniform(call) * (high - low) + low)
+    return call.cast(_uniform_below_one(call) * (high - low) + low)
 
 
 def _normal(call: AtenCall) -> Value:

@@ -76,16 +76,16 @@ def min_(call: AtenCall, x: Value) -> Any:
 @aten("max.dim")
 @along_axis
 def max_dim(call: AtenCall, x: Value, dim: int, keepdim: bool = False) -> Any:
-    return _extremum(ArgMax, x, dim)
+    return extremum(ArgMax, x, dim)
 
 
 @aten("min.dim")
 @along_axis
 def min_dim(call: AtenCall, x: Value, dim: int, keepdim: bool = False) -> Any:
-    return _extremum(ArgMin, x, dim)
+    return extremum(ArgMin, x, dim)
 
 
-def _extremum(operator: Callable[..., Any], x: Value, dim: int) -> tuple[Value, Value]:
+def extremum(operator: Callable[..., Any], x: Value, dim: int) -> tuple[Value, Value]:
     """Values and indices along an axis. The values are those at the indices, so that of equal ones only that one has
     the gradient."""
     axis = dim % x.rank
@@ -126,15 +126,16 @@ def all_(call: AtenCall, x: Value, dim: Dims = None, keepdim: bool = False) -> A
 
 @aten("var.correction", "var.dim")
 def var(call: AtenCall, x: Value, dim: Dims = None, correction: Any = 1, keepdim: bool = False) -> Any:
-    return _variance(x, dim, _correction(correction), keepdim)
+    return call.cast(_variance(accumulated(x), dim, _correction(correction), keepdim))
 
 
 @aten("std.correction", "std.dim")
 def std(call: AtenCall, x: Value, dim: Dims = None, correction: Any = 1, keepdim: bool = False) -> Any:
     """Where nothing varies the gradient is 0, as PyTorch has it."""
-    variance = var(call, x, dim, correction, keepdim)
-    none = Equal()(variance, call.cast(0))
-    return Where()(none, call.cast(0), Sqrt()(Where()(none, call.cast(1), variance)))
+    variance = _variance(accumulated(x), dim, _correction(correction), keepdim)
+    none = Equal()(variance, constant(0, variance.dtype))
+    deviation = Sqrt()(Where()(none, constant(1, variance.dtype), variance))
+    return call.cast(Where()(none, constant(0, variance.dtype), deviation))
 
 
 @aten("var.default")
@@ -178,7 +179,9 @@ def dist(call: AtenCall, x: Value, y: Value, p: Any = 2) -> Any:
 
 @aten("_cdist_forward.default")
 def cdist(call: AtenCall, x: Value, y: Value, p: float, compute_mode: int | None = None) -> Any:
-    """The norms of the differences of all rows of one and all rows of the other."""
+    """The norms of the differences of all rows of one and all rows of the other; 0 of rows without elements."""
+    if not x.shape[-1]:
+        return constant(np.zeros(call.shape, call.dtype.numpy))
     return vector_norm(call, x[..., :, None, :] - y[..., None, :, :], p, -1)
 
 
@@ -202,8 +205,8 @@ def vector_norm(
         return reduced(reduction.ReduceSum, as_type(~Equal()(x, call.cast(0)), x.dtype), dim, keepdim)
     if order in (float("inf"), float("-inf")):
         return reduced(reduction.ReduceMax if order > 0 else reduction.ReduceMin, Abs()(x), dim, keepdim)
-    powers = reduced(reduction.ReduceSum, _flat_at_zero(Abs()(x), order), dim, keepdim)
-    return _flat_at_zero(powers, 1 / order)
+    powers = reduced(reduction.ReduceSum, _flat_at_zero(Abs()(accumulated(x)), order), dim, keepdim)
+    return call.cast(_flat_at_zero(powers, 1 / order))
 
 
 def _flat_at_zero(x: Value, exponent: float) -> Value:

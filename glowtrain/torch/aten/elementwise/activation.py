@@ -46,7 +46,7 @@ def _per_channel(weight: Value, x: Value) -> Value:
 @aten("elu.default")
 def elu(call: AtenCall, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     result = activation.Elu(alpha=alpha)(x if input_scale == 1 else x * input_scale)
-    return result if scale == 1 else logic.Where()(x > 0, x * scale, result * scale)
+    return result if scale == input_scale == 1 else logic.Where()(x > 0, x * scale, result * scale)
 
 
 @aten("celu.default")

@@ -44,7 +44,6 @@ UNARY: dict[str, Callable[[], Callable[[Value], Any]]] = {
 BINARY: dict[str, Callable[[], Callable[[Value, Value], Any]]] = {
     "maximum": Max,
     "minimum": Min,
-    "mul": arithmetic.Mul,
 }
 
 COMPARISONS: dict[str, Callable[[], Callable[[Value, Value], Any]]] = {
@@ -61,8 +60,7 @@ def _enter_unary(name: str, operator: Callable[[], Callable[[Value], Any]]) -> N
 
 
 def _enter_binary(name: str, operator: Callable[[], Callable[[Value, Value], Any]]) -> None:
-    names = [f"{name}.default"] if name in ("maximum", "minimum") else [f"{name}.Tensor", f"{name}.Scalar"]
-    aten(*names)(lambda call, x, y: operator()(call.cast(x), call.cast(y)))
+    aten(f"{name}.default")(lambda call, x, y: operator()(call.cast(x), call.cast(y)))
 
 
 def _enter_comparison(name: str, operator: Callable[[], Callable[[Value, Value], Any]]) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise import arithmetic, logic
+from glowtrain.ops.elementwise.extrema import Min
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
-from glowtrain.types import boolean, f32, f64
+from glowtrain.types import bf16, boolean, f16, f32, f64
 
 
 @aten("add.Tensor", "add.Scalar")
@@ -31,17 +32,33 @@ def _scaled(call: AtenCall, y: Any, alpha: Any) -> Value:
     return call.cast(y) if alpha == 1 else call.cast(y) * call.cast(alpha)
 
 
+@aten("mul.Tensor", "mul.Scalar")
+def mul(call: AtenCall, x: Any, y: Any) -> Any:
+    x, y = _factors(call, x, y)
+    return call.cast(x * y)
+
+
+def _factors(call: AtenCall, x: Any, y: Any) -> tuple[Value, Value]:
+    """Operands in the type of the result, but narrow floats and a second one that is a number or scalar in f32: ATen
+    does not round that one."""
+    if call.dtype in (f16, bf16) and not (isinstance(y, Value) and y.rank):
+        return _wide(call, x), _wide(call, y)
+    return call.cast(x), call.cast(y)
+
+
 @aten("div.Tensor", "div.Scalar")
 def div(call: AtenCall, x: Any, y: Any) -> Any:
-    return call.cast(x) / call.cast(y)
+    x, y = _factors(call, x, y)
+    return call.cast(x / y)
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode")
 def div_mode(call: AtenCall, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
-    quotient = call.cast(x) / call.cast(y)
     if rounding_mode == "floor":
         return floor_divide(call, x, y)
-    return quotient if rounding_mode is None or not call.dtype.is_float else _trunc(quotient)
+    if rounding_mode is None or not call.dtype.is_float:
+        return div(call, x, y)
+    return call.cast(_trunc(_wide(call, x) / _wide(call, y)))
 
 
 @aten("floor_divide.default", "floor_divide.Scalar")
@@ -58,9 +75,14 @@ def floor_divide(call: AtenCall, x: Any, y: Any) -> Any:
 
 
 def _wide(call: AtenCall, value: Any) -> Value:
-    """An operand in the type that ATen computes with; numbers are not rounded to a narrower one."""
-    tensor = call.cast(value) if isinstance(value, Value) else value
+    """An operand in the type that ATen computes with; numbers and scalars are not rounded to a narrower one."""
+    tensor = call.cast(value) if isinstance(value, Value) and value.rank else value
     return as_type(tensor, f64 if call.dtype is f64 else f32)
+
+
+def _operand(call: AtenCall, value: Any) -> Value:
+    """The same, of whole numbers too."""
+    return _wide(call, value) if call.dtype.is_float else call.cast(value)
 
 
 def _rest(x: Value, y: Value) -> tuple[Value, Value]:
@@ -117,8 +139,9 @@ def rsqrt(call: AtenCall, x: Value) -> Any:
 
 @aten("hypot.default")
 def hypot(call: AtenCall, x: Value, y: Value) -> Any:
-    x, y = call.cast(x), call.cast(y)
-    return arithmetic.Sqrt()(x * x + y * y)
+    """In f64, where squares neither overflow nor vanish."""
+    x, y = (as_type(call.cast(each), f64) for each in (x, y))
+    return call.cast(arithmetic.Sqrt()(x * x + y * y))
 
 
 @aten("sign.default")
@@ -161,19 +184,24 @@ def round_decimals(call: AtenCall, x: Value, decimals: int) -> Any:
 
 @aten("lerp.Scalar", "lerp.Tensor")
 def lerp(call: AtenCall, start: Value, end: Value, weight: Any) -> Any:
-    return start + call.cast(weight) * (end - start)
+    """From the nearer end, which a weight of 0 or 1 gives exactly."""
+    factor, start, end = (_wide(call, each) for each in (weight, start, end))
+    near, far = start + factor * (end - start), end - (1.0 - factor) * (end - start)
+    if isinstance(weight, Value):
+        return call.cast(logic.Where()(arithmetic.Abs()(factor) < 0.5, near, far))
+    return call.cast(near if abs(weight) < 0.5 else far)
 
 
 @aten("addcmul.default")
 def addcmul(call: AtenCall, x: Value, first: Value, second: Value, value: Any = 1) -> Any:
-    product = first * second
-    return x + (product if value == 1 else product * call.cast(value))
+    x, first, second, factor = (_operand(call, each) for each in (x, first, second, value))
+    return call.cast(x + (first if value == 1 else first * factor) * second)
 
 
 @aten("addcdiv.default")
 def addcdiv(call: AtenCall, x: Value, first: Value, second: Value, value: Any = 1) -> Any:
-    quotient = first / second
-    return x + (quotient if value == 1 else quotient * call.cast(value))
+    x, first, second, factor = (_operand(call, each) for each in (x, first, second, value))
+    return call.cast(x + (first if value == 1 else first * factor) / second)
 
 
 @aten("__lshift__.Scalar", "__lshift__.Tensor", "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar")
@@ -183,5 +211,11 @@ def left_shift(call: AtenCall, x: Value, bits: Any) -> Any:
 
 @aten("__rshift__.Scalar", "__rshift__.Tensor", "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar")
 def right_shift(call: AtenCall, x: Value, bits: Any) -> Any:
-    """Towards minus infinity, as shifts of numbers in two's complement are."""
-    return floor_divide(call, x, arithmetic.Pow()(call.cast(2), call.cast(bits)))
+    """Towards minus infinity, as shifts of numbers in two's complement are; by halves, whose powers of 2 the type
+    holds."""
+    width = call.cast(8 * call.dtype.size)
+    count = Min()(call.cast(bits), width)
+    half = count / call.cast(2)
+    for part in (half, count - half):
+        x = floor_divide(call, x, arithmetic.Pow()(call.cast(2), part))
+    return x
