@@ -363,6 +363,13 @@ def test_exact_results(name: str) -> None:
     assert torch.equal(compiled(lambda x: EXACT[name]() + x.long())(x), EXACT[name]())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_binary_cross_entropy_of_narrow_certainties(dtype: torch.dtype) -> None:
+    p, target = torch.tensor([0.0, 1.0, 0.25, 1.0]).to(dtype), torch.tensor([0.0, 1.0, 1.0, 0.0]).to(dtype)
+    loss = compiled(lambda p: F.binary_cross_entropy(p, target, reduction="none"))(p)
+    close(loss, F.binary_cross_entropy(p, target, reduction="none"), 0.01)
+
+
 HYPOTENUSES = torch.tensor([3e30, 3e-30, -3.0]), torch.tensor([4e30, 4e-30, 0.0])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import types
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -45,10 +46,11 @@ class Reading(nn.Module):
         super().__init__()
         self.linear, self.dropout = nn.Linear(6, 3), nn.Dropout(0.0)
         self.tau, self.deep, self.power, self.unread = 1.0, True, (1, 2), 0
-        self.settings, self.act = Settings(), torch.tanh
+        self.settings, self.act, self.recent = Settings(), torch.tanh, deque([1.0])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.dropout(self.act(self.linear(x))) / self._temperature() * self.settings.shifted
+        y = y * self.recent[-1] * getattr(self.settings, "late", 1.0)
         return (y + y.detach() ** self.power[1] if self.deep else y) * Settings.scale * getattr(self, "factor")  # noqa: B009
 
     def _temperature(self) -> float:
@@ -71,6 +73,8 @@ CHANGES: dict[str, Callable[[Reading], Any]] = {
     "attribute of an attribute": lambda module: setattr(module.settings, "offset", 2),
     "object": lambda module: setattr(module, "settings", types.SimpleNamespace(shifted=3.0)),
     "attribute over that of the class": lambda module: setattr(module, "factor", 3.0),
+    "attribute that was not there": lambda module: setattr(module.settings, "late", 3.0),
+    "element of a deque": lambda module: module.recent.append(2.0),
     "layer's number": lambda module: setattr(module.dropout, "p", 1.0),
     "class": lambda module: setattr(Settings, "scale", 2.0),
     "global": lambda module: set_global("BETA", 3.0),

@@ -19,7 +19,7 @@ from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceMin, Red
 from glowtrain.ops.reduce.softmax import LogSoftmax
 from glowtrain.ops.tensor.move import reshape
 from glowtrain.torch.aten.elementwise.transcendental import xlogy
-from glowtrain.torch.aten.table import AtenCall, as_type, aten
+from glowtrain.torch.aten.table import AtenCall, accumulated, as_type, aten
 from glowtrain.types import Shape
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -155,14 +155,16 @@ def binary_cross_entropy(
     call: AtenCall, x: Value, target: Value, weight: Value | None = None, reduction: int = MEAN
 ) -> Any:
     """Logarithms are at least -100, as PyTorch's, and the slope is (x - target) / max(x (1 - x), 1e-12): that of a
-    logarithm has no end where a sigmoid is 0 or 1."""
+    logarithm has no end where a sigmoid is 0 or 1. Halves, which do not hold these numbers, in f32."""
+    x, target = accumulated(x), accumulated(target)
     here = StopGradient()(x)
     saturated = here * (1.0 - here) < LEAST_VARIANCE
-    within = _cross_entropy(target, *(Log()(Where()(saturated, call.cast(0.5), each)) for each in (x, 1.0 - x)))
-    beyond = _cross_entropy(target, *(Max()(Log()(each), call.cast(-100)) for each in (here, 1.0 - here)))
+    half, least = constant(0.5, x.dtype), constant(-100.0, x.dtype)
+    within = _cross_entropy(target, *(Log()(Where()(saturated, half, each)) for each in (x, 1.0 - x)))
+    beyond = _cross_entropy(target, *(Max()(Log()(each), least) for each in (here, 1.0 - here)))
     slope = StopGradient()((here - target) * (1 / LEAST_VARIANCE))
     losses = Where()(saturated, beyond + slope * (x - here), within)
-    return reduced(losses if weight is None else losses * weight, reduction)
+    return call.cast(reduced(losses if weight is None else losses * accumulated(weight), reduction))
 
 
 def _cross_entropy(target: Value, log: Value, other: Value) -> Value:

@@ -11,6 +11,7 @@ import dis
 import functools
 import sys
 import types
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import chain
@@ -23,6 +24,7 @@ import torch
 
 PLAIN = (int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device, Enum)
 GENERATORS = (Random, np.random.Generator, np.random.RandomState)
+CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 LONGEST, MOST_BYTES = 64, 512
 """Elements of lists and dicts, and bytes of arrays, that are watched at most."""
 LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
@@ -39,9 +41,10 @@ class PythonReads:
 
     def __init__(self, roots: Sequence[Any]) -> None:
         names: set[str] = set(ENTRIES)
+        texts: set[str] = set()
         count = 0
         while count < len(names):  # code that is reached later may mention attributes of objects that were met before
-            count, walk = len(names), _Walk(names)
+            count, walk = len(names), _Walk(names, texts)
             for root in roots:
                 walk.visit(root, "")
         self.generators = walk.generators
@@ -67,10 +70,11 @@ class PythonReads:
 
 class _Walk:
     """One pass over code and objects: how each value is read again, with its label. ``names`` grows by those that code
-    mentions."""
+    mentions, ``texts`` by those among them that it may look for, as ``hasattr`` does."""
 
-    def __init__(self, names: set[str]) -> None:
+    def __init__(self, names: set[str], texts: set[str]) -> None:
         self.names = names
+        self.texts = texts
         self.readers: list[tuple[Callable[[], Iterable[Any]], Sequence[str]]] = []
         self.generators: list[Any] = []
         self._seen: dict[int, Any] = {}
@@ -92,7 +96,7 @@ class _Walk:
         yield types.MethodType, lambda value, label: self._each((value.__func__, value.__self__), label)
         yield functools.partial, lambda value, label: self._each((value.func, value.args, value.keywords), label)
         yield torch.nn.Module, self._module
-        yield (list, tuple, set, frozenset, dict), self._container
+        yield CONTAINERS, self._container
         yield np.ndarray, self._array
         yield (type, types.ModuleType), self._namespace
         yield object, lambda value, label: self._object(value, label or type(value).__name__, type(value).__mro__)
@@ -107,8 +111,9 @@ class _Walk:
             self.visit(value, label)
 
     def _function(self, function: types.FunctionType, _: str) -> None:
-        mentioned, loaded = _names(function.__code__)
-        self.names |= mentioned
+        mentioned, texts, loaded = _names(function.__code__)
+        self.names |= mentioned | texts
+        self.texts |= texts
         own = function.__globals__
         if not _is_library(own.get("__name__")):
             names = sorted(loaded & own.keys())
@@ -148,6 +153,14 @@ class _Walk:
         if names:
             read = functools.partial(attrgetter("__class__", *names), value)
             self._watch(read, [label, *[f"{label}.{name}" for name in names]])
+        self._absent(value, label, self.texts - found.keys())
+
+    def _absent(self, value: Any, label: str, names: Iterable[str]) -> None:
+        """Attributes that an object does not have, and code may look for; not of PyTorch's layers."""
+        own = getattr(value, "__dict__", {})
+        absent = sorted(name for name in names if name not in own)
+        if absent and not (isinstance(value, torch.nn.Module) and _is_library(type(value).__module__)):
+            self._watch(functools.partial(map, own.__contains__, absent), [f"{label}.{name}" for name in absent])
 
 
 def _code_of(member: Any) -> Any:
@@ -172,14 +185,15 @@ def _elements(value: Any) -> tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """Names that code, and code within it, mentions; and those of globals that it loads."""
+def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Names that code, and code within it, mentions, as such and as texts; and those of globals that it loads."""
     inner = [_names(each) for each in code.co_consts if isinstance(each, types.CodeType)]
     texts = [each for each in code.co_consts if isinstance(each, str) and each.isidentifier()]  # for getattr
     loaded = [each.argval for each in dis.get_instructions(code) if each.opname in LOADS]
     return (
-        frozenset(code.co_names).union(texts, *(mentioned for mentioned, _ in inner)),
-        frozenset(loaded).union(*(globals_ for _, globals_ in inner)),
+        frozenset(code.co_names).union(*(mentioned for mentioned, _, _ in inner)),
+        frozenset(texts).union(*(looked for _, looked, _ in inner)),
+        frozenset(loaded).union(*(globals_ for _, _, globals_ in inner)),
     )
 
 
@@ -193,6 +207,6 @@ def _fingerprint(value: Any) -> Any:
         return type(value), repr(value)  # -0.0 is no 0.0
     if isinstance(value, types.FunctionType):
         return value.__code__
-    followed = isinstance(value, (list, tuple, set, frozenset, dict)) and len(value) <= LONGEST
+    followed = isinstance(value, CONTAINERS) and len(value) <= LONGEST
     seen_through = hasattr(value, "__dict__") and not isinstance(value, (torch.Tensor, torch.nn.Module, type))
     return type(value) if followed or seen_through else id(value)
