@@ -101,7 +101,9 @@ def rand(call: AtenCall, *_: Any, **__: Any) -> Any:
 
 @aten("uniform.default")
 def uniform(call: AtenCall, x: Value, low: float = 0.0, high: float = 1.0, generator: Any = None) -> Any:
-    return call.cast(_uniform_below_one(call) * (high - low) + low)
+    """What is rounded to the upper bound, which is excluded, is the lower one."""
+    drawn = call.cast(_uniform_below_one(call) * (high - low) + low)
+    return Where()(drawn < call.cast(high), drawn, call.cast(low))
 
 
 def _normal(call: AtenCall) -> Value:
