@@ -370,6 +370,15 @@ def test_binary_cross_entropy_of_narrow_certainties(dtype: torch.dtype) -> None:
     close(loss, F.binary_cross_entropy(p, target, reduction="none"), 0.01)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_complementary_error_function_far_out(dtype: torch.dtype) -> None:
+    x = torch.tensor([-7.0, 0.0, 1.99, 2.01, 3.0, 5.0, 8.5, 40.0, torch.inf]).to(dtype)
+    torch.testing.assert_close(
+        compiled(torch.erfc)(x), torch.erfc(x), rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=0
+    )
+    check_points(lambda x: torch.erfc(x).log(), x[:7])
+
+
 HYPOTENUSES = torch.tensor([3e30, 3e-30, -3.0]), torch.tensor([4e30, 4e-30, 0.0])
 
 

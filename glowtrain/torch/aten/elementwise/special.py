@@ -1,8 +1,8 @@
 """Special functions, in double precision whatever the type of the result: sums of large terms stay right in all digits
 of a single one.
 
-Sources: M. Abramowitz and I. Stegun, Handbook of Mathematical Functions (1964), 6.1.17, 6.1.41, 6.3.7, 6.3.18, 9.6.16;
-S. Winitzki, A handy approximation for the error function and its inverse (2008).
+Sources: M. Abramowitz and I. Stegun, Handbook of Mathematical Functions (1964), 6.1.17, 6.1.41, 6.3.7, 6.3.18, 7.1.14,
+9.6.16; S. Winitzki, A handy approximation for the error function and its inverse (2008).
 """
 
 from __future__ import annotations
@@ -132,6 +132,33 @@ def erfinv(x: Value) -> Value:
         y = y - step / (1.0 + y * step)
     outside = _where(Equal()(x, 1.0), math.inf, _where(Equal()(x, -1.0), -math.inf, math.nan))
     return _where(inside, y, outside)
+
+
+def _scaled_erfc(x: np.ndarray) -> np.ndarray:
+    """x exp(x²) erfc(x), by a continued fraction."""
+    rest = x
+    for k in range(300, 0, -1):
+        rest = x + 0.5 * k / rest
+    return x / (rest * math.sqrt(math.pi))
+
+
+@cache
+def _fitted_erfc() -> list[float]:
+    """Chebyshev coefficients of it in 8/x² - 1, from 2 up."""
+    points = np.polynomial.chebyshev.chebpts1(NODES)
+    values = _scaled_erfc(np.sqrt(8 / (points + 1)))
+    coefficients: list[float] = np.polynomial.chebyshev.chebfit(points, values, NODES - 1).tolist()
+    return coefficients
+
+
+@_special("erfc.default")
+def erfc(x: Value) -> Value:
+    """1 - erf(x) up to 2, beyond what keeps the digits of small results."""
+    far = (x > 2.0) & (x < 30.0)
+    beyond = _where(far, x, 2)
+    square = beyond * beyond
+    tail = _exp(-square) * _chebyshev(8.0 / square - 1.0, _fitted_erfc()) / beyond
+    return _where(far, tail, 1.0 - Erf()(x))
 
 
 # --- modified Bessel functions ----------------------------------------------------------------------------------------

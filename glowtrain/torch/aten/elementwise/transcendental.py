@@ -63,12 +63,6 @@ def log10(call: AtenCall, x: Value) -> Any:
     return transcendental.Log()(call.cast(x)) * (1 / math.log(10))
 
 
-@aten("erfc.default")
-def erfc(call: AtenCall, x: Value) -> Any:
-    """1 - erf(x), which loses the digits of results near 0: those of x above 4 or so."""
-    return 1.0 - transcendental.Erf()(call.cast(x))
-
-
 @aten("logaddexp.default")
 def logaddexp(call: AtenCall, x: Value, y: Value) -> Any:
     return log_of_sum(call.cast(x), call.cast(y))
