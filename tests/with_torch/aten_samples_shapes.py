@@ -483,4 +483,5 @@ function("slogdet", lambda x: (torch.linalg.slogdet(x)[1], torch.logdet(_definit
 function("slogdet of a large matrix", lambda x: torch.linalg.slogdet(x + 9 * torch.eye(60))[1], real(60, 60))
 function("unfold of a tensor", lambda x: x.unfold(1, 3, 2), real(2, 7))
 function("take", torch.take, real(5, 4), whole(3, 2, below=20))
+function("view_as", lambda x, y: (x.view_as(y), x.reshape_as(y)), real(2, 6), real(3, 4))
 function("narrow_copy", lambda x: torch.narrow_copy(x, 1, 1, 2), real(3, 4))

@@ -33,8 +33,7 @@ ENTRIES = {
     "hypot.default": "hypot", "i0.default": "i0", "ldexp.Tensor": "ldexp", "lerp.Tensor": "quantile",
     "logaddexp.default": "logaddexp", "permute_copy.default": "permute_copy",
     "pixel_shuffle.default": "nn.functional.pixel_shuffle", "prelu.default": "nn.functional.prelu",
-    "reshape_as.default": "reshape_as", "searchsorted.Tensor": "searchsorted", "tan.default": "tan",
-    "view_as.default": "view_as", "xlogy.Tensor": "xlogy",
+    "searchsorted.Tensor": "searchsorted", "tan.default": "tan", "xlogy.Tensor": "xlogy",
 }  # fmt: skip
 """Entries of the table that no sample of test_aten.py reaches, and operators of op_db that do."""
 
