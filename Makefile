@@ -1,7 +1,7 @@
 # From a clean clone, with only Python (3.11 or newer), pip and make:
 #
 #   make demo        train a digit classifier through one compiled step, and say what happened
-#   make test        every operator, stage and documented example: five minutes on two cores
+#   make test        every operator, stage and documented example: seven minutes on two cores
 #   make test-all    every test, as continuous integration runs them: also long random runs, planted mistakes, all cases
 #   make lint        formatter, linter, type checker, import contracts
 #   make docs        run the examples in README.md and docs/, follow their links
