@@ -25,6 +25,7 @@ from glowtrain.bundles.contents import STEP, Contents, contents_of
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.optim import HYPER
 from glowtrain.stages import Options
+from glowtrain.trainer.settings import TrainingSettings
 from glowtrain.types import Array
 
 Call = Callable[[], object]
@@ -36,7 +37,7 @@ def main() -> None:
     print(f"{'model':14}{'in process':>12}{'bundle':>12}{'apart':>10}   us a step, batch {options.batch}")
     for name in options.models:
         optimizer = gt.optim.SGD(1e-3, momentum=0.9)
-        given = "softmax_cross_entropy", optimizer, None, {"batch": options.batch}, None
+        given = "softmax_cross_entropy", optimizer, TrainingSettings(), {"batch": options.batch}, None
         contents = contents_of(models.build(name), *given).fixed()
         calls = {"in process": _in_process(contents), "bundle": _bundle(contents)}
         best = _best(calls, options.seconds)

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
 from glowtrain.bundles.c_names import is_taken
 from glowtrain.errors import BundleError
 from glowtrain.graph import Constant, Graph, Template, Value, Variable, no_model, substituted
 from glowtrain.losses import Loss, LossFunction, as_loss
+from glowtrain.memory.resources import Resources
 from glowtrain.modes.training_and_inference import SEED, inference
 from glowtrain.modes.variables import with_values
 from glowtrain.optim import HYPER, Adam, Optimizer
+from glowtrain.settings import changed
 from glowtrain.trainer.graphs import DEFAULT_BATCH, TrainerGraphs
 from glowtrain.trainer.hyper import as_input
-from glowtrain.trainer.selection.patterns import Trainable
+from glowtrain.trainer.settings import TrainingSettings, TrainingSpec
 from glowtrain.trainer.trainer import Trainer
 from glowtrain.types import Array
 
 STEP, PREDICT = "step", "predict"
 """The names of functions."""
+
+ALWAYS = frozenset(field.name for field in fields(Resources)) | {"seed"}
+"""Settings that mean something beside a trainer, too, and where nothing is trained."""
 
 Role = Literal["parameter", "statistic", "state"]
 """What a variable is: trained, or of the model but not trained by gradients, or of training alone."""
@@ -63,32 +68,26 @@ def contents_of(
     model: Graph | Template | Trainer,
     loss: str | Loss | LossFunction | None,
     optimizer: Optimizer | None,
-    trainable: Trainable,
+    settings: TrainingSettings,
     dims: Mapping[str, int],
     name: str | None,
-    *,
-    freeze_statistics: bool = False,
-    seed: int = 0,
-    micro_batches: int = 1,
 ) -> Contents:
     """What a bundle of a model computes. Raises :class:`BundleError`."""
+    trained = [each for each in changed(settings, TrainingSettings) if each not in ALWAYS]
     if isinstance(model, Trainer):
-        told = loss is not None or optimizer is not None or trainable is not None or freeze_statistics
-        if told or micro_batches != 1:
+        if trained or loss is not None or optimizer is not None:
             raise BundleError("a trainer has its loss, its optimizer and what it trains: give it alone")
         return training_of(model.graphs, model.hyper, model.variables(), dims, name)
     if not isinstance(model, (Graph, Template)):
         raise BundleError(f"bundle takes a graph, a template or a trainer, {no_model(model)}")
     if loss is None:
-        if optimizer is not None or trainable is not None or freeze_statistics or micro_batches != 1:
+        if trained or optimizer is not None:
             raise BundleError("a bundle that trains needs a loss: loss=gt.losses...")
         return inference_of(model, dims, name)
     rule = optimizer or Adam()
-    graphs = TrainerGraphs(
-        model, as_loss(loss), rule, trainable, seed,
-        unbiased=False, freeze_statistics=freeze_statistics, micro_batches=micro_batches,
-    )  # fmt: skip
-    return training_of(graphs, rule.hyper(), {}, dims, name)
+    given = {field.name: getattr(settings, field.name) for field in fields(TrainingSettings)}
+    spec = TrainingSpec(model, as_loss(loss), rule, **given)
+    return training_of(TrainerGraphs(spec), rule.hyper(), {}, dims, name)
 
 
 def inference_of(model: Graph | Template, dims: Mapping[str, int], name: str | None) -> Contents:

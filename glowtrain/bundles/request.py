@@ -4,62 +4,76 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
 
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.threads.count import checked
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm.target import Target
-from glowtrain.bundles.arguments import check_name, check_seed, target_of
+from glowtrain.bundles.arguments import check_name, check_seed, dims_of, target_of
 from glowtrain.bundles.contents import PREDICT, STEP, Contents, batch_symbol, contents_of, step_with_constants
 from glowtrain.bundles.devices.fitting import Beside, layers_of, require_ram
 from glowtrain.bundles.devices.sizes import size_of
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.weights import Weights
-from glowtrain.compiler.service import in_bytes
+from glowtrain.compiler.service import in_bytes, options_for
 from glowtrain.compiler.walk import planned
 from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss, LossFunction
-from glowtrain.lower.own_updates import residuals_for
 from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget
-from glowtrain.memory.residuals import Residuals, ResidualType
+from glowtrain.memory.byte_size import parse_bytes
+from glowtrain.memory.resources import MOST_THREADS
 from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import kind_of
+from glowtrain.settings import setting
 from glowtrain.stages import Options
 from glowtrain.trainer.graphs import DEFAULT_BATCH
 from glowtrain.trainer.micro_batches.split import AUTO, checked_count
 from glowtrain.trainer.micro_batches.within_budget import proposing
-from glowtrain.trainer.selection.patterns import Trainable
+from glowtrain.trainer.settings import TrainingSettings
 from glowtrain.trainer.trainer import Trainer
 
 Optimize = Literal["speed", "size"]
 """What code is to be."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BundleRequest:
-    """What is compiled, as :func:`bundle` takes it. Raises :class:`BundleError` for unknown choices."""
+@dataclass(frozen=True)
+class BundleRequest(TrainingSettings):
+    """A model, and how it becomes a bundle. Raises :class:`BundleError` for unknown choices, :class:`InputError` for a
+    number of bytes that is none."""
 
     model: Graph | Template | Trainer
-    loss: str | Loss | LossFunction | None
-    optimizer: Optimizer | None
-    trainable: Trainable
-    freeze_statistics: bool
-    dims: Mapping[str, int]
-    target: Target | str
-    name: str | None = None
-    weights: Weights
-    threads: int
-    fixed_point: bool
-    optimize: Optimize
-    seed: int
-    memory: Budget
-    micro_batches: int
-    residuals: ResidualType
+    _: KW_ONLY
+    loss: str | Loss | LossFunction | None = setting(
+        None, "The bundle trains: its functions are step and predict, over the same variables.", listed=False
+    )
+    optimizer: Optimizer | None = setting(None, "The optimizer of a bundle that trains (Adam).", listed=False)
+    dims: Mapping[str, int] | None = setting(
+        None, "Extents of open dimensions, such as the batch (64 if it is open).", listed=False
+    )
+    target: Target | str = setting("host", "The processor: a Target or its name.", listed=False)
+    name: str | None = setting(None, "What symbols and files begin with.", metavar="NAME")
+    weights: Weights = setting(
+        "object", "In the object file (object), beside it (file), or left out (none).", metavar="W", type=str
+    )
+    threads: int = setting(
+        1, "Threads that a host may share a step out to.", "Those of parallel_for at most; one needs none.",
+        metavar="N", least=1, most=MOST_THREADS,
+    )  # fmt: skip
+    optimize: Optimize = setting("speed", "Code that is fast (speed) or small (size).", metavar="O", type=str)
+    ram: float | str | None = setting(
+        None,
+        "What the processor has, such as 256KB: more is an error.",
+        "What does not fit is computed again, unless memory is keep.",
+        metavar="BYTES",
+        type=str | None,
+    )
 
     def __post_init__(self) -> None:
+        parts_of_bundle(self.micro_batches)
+        super().__post_init__()
         if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):
             raise BundleError(f"optimizer must be one of gt.optim, not {kind_of(self.optimizer)}")
         check_name(self.name)
@@ -68,6 +82,13 @@ class BundleRequest:
             raise BundleError(f"weights={self.weights!r}: choose object, file or none")
         if self.optimize not in ("speed", "size"):
             raise BundleError(f"optimize={self.optimize!r}: choose speed or size")
+        dims_of(self.dims)
+        _ = self.room
+
+    @property
+    def room(self) -> int | None:
+        """The bytes of memory that the processor has, where somebody said."""
+        return None if self.ram is None else parse_bytes(self.ram, "ram")
 
     @property
     def processor(self) -> Target:
@@ -100,10 +121,7 @@ class BundleRequest:
         return module_of(contents, self.processor, self._options(contents), known=self._known, threads=threads)
 
     def _contents(self) -> Contents:
-        return contents_of(
-            self.model, self.loss, self.optimizer, self.trainable, self.dims, self.name,
-            freeze_statistics=self.freeze_statistics, seed=self.seed, micro_batches=self.micro_batches,
-        )  # fmt: skip
+        return contents_of(self.model, self.loss, self.optimizer, self, dims_of(self.dims), self.name)
 
     def _fixed_step(self, step: Graph) -> Graph:
         """Another step of the same training, with constants as a bundle has them."""
@@ -119,25 +137,17 @@ class BundleRequest:
         return Cpu(self.processor, cache=None)
 
     def _options(self, contents: Contents) -> Options:
-        return Options(
-            facts=self._backend.facts, fixed_point=self.fixed_point,
-            memory=self._budget, residuals=self._residuals(contents),
-        )  # fmt: skip
-
-    def _residuals(self, contents: Contents) -> Residuals | None:
-        """How results of a step wait for its backward part: as was asked for, or as those of a trainer. Raises
-        :class:`BundleError` where nothing is trained."""
-        own = isinstance(self.model, Trainer) and self.model.residuals is not None
-        given: ResidualType = "bf16" if own else self.residuals
-        step = contents.graphs.get(STEP)
-        if given is None or step is not None:
-            return None if step is None else residuals_for(step, given)
-        raise BundleError("residuals are those of a step: a bundle that trains needs a loss: loss=gt.losses...")
+        """How functions are compiled. Raises :class:`BundleError` for residuals where nothing is trained."""
+        own = isinstance(self.model, Trainer) and self.model.spec.residuals is not None
+        settings = replace(self, memory=self._budget, residuals="bf16" if own else self.residuals)
+        if settings.residuals is not None and STEP not in contents.graphs:
+            raise BundleError("residuals are those of a step: a bundle that trains needs a loss: loss=gt.losses...")
+        return options_for(contents.graphs.get(STEP, contents.graphs[PREDICT]), settings, self._backend.facts)
 
     @property
     def _budget(self) -> Budget:
         """What was asked for; where nothing was, a trainer's own."""
-        return self.model.budget if isinstance(self.model, Trainer) and self.memory == UNSAID else self.memory
+        return self.model.spec.budget if isinstance(self.model, Trainer) and self.budget == UNSAID else self.budget
 
     def within(self, ram: int | None, beside: Beside | None = None) -> BundleModule:
         """The same. Raises :class:`BundleError` where it needs more than ``ram`` bytes, with what would fit.
@@ -148,7 +158,7 @@ class BundleRequest:
         if ram is not None:
             module = module if self._budget == KEEP else self._computing_again(module, ram, beside)
             symbol = self._open_dimension
-            batch = None if symbol is None else self.dims.get(symbol, DEFAULT_BATCH)
+            batch = None if symbol is None else dims_of(self.dims).get(symbol, DEFAULT_BATCH)
             layers = () if isinstance(self.model, Trainer) else layers_of(module)
             require_ram(module, ram, self._changed, batch, layers, beside)
         return module
@@ -170,8 +180,11 @@ class BundleRequest:
     def _changed(self, batch: int | None, layers: Sequence[str] | None) -> BundleModule:
         """With another batch, in as many parts as that can be cut into, and other parameters trained, as far as these
         are given."""
-        dims = {**self.dims, self._open_dimension: batch} if batch and self._open_dimension else self.dims
-        parts = math.gcd(batch, self.micro_batches) if batch else self.micro_batches
+        dims = dims_of(self.dims)
+        if batch and self._open_dimension:
+            dims = {**dims, self._open_dimension: batch}
+        count = parts_of_bundle(self.micro_batches)
+        parts = math.gcd(batch, count) if batch else count
         trained = layers or self.trainable
         return replace(self, dims=dims, trainable=trained, memory=SMALLEST, micro_batches=parts).module()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from threading import RLock
 from typing import Any
 
@@ -22,11 +22,10 @@ from glowtrain.errors import InputError, UnknownValueError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Binding, Graph, Template, no_graph, no_model
 from glowtrain.graph.specialise.binding import Key, collected, spread
-from glowtrain.lower.own_updates import residuals_for
-from glowtrain.memory.budget import Memory, budget_of
-from glowtrain.memory.residuals import ResidualType
+from glowtrain.memory.resources import Resources
 from glowtrain.pickling import check_pickles
 from glowtrain.presentation.words import kind_of
+from glowtrain.settings import setting, takes
 from glowtrain.stages import Options
 from glowtrain.types import Array, Shape, TensorType
 
@@ -34,41 +33,39 @@ SPECIALISATIONS = 32
 """Bindings of a template that a function keeps compiled, unless it is told another number."""
 
 
-def compile(
-    model: Graph | Template,
-    backend: str | Backend = "cpu",
-    state: State | None = None,
-    *,
-    fixed_point: bool = False,
-    specialisations: int = SPECIALISATIONS,
-    threads: int | None = None,
-    memory: Memory = None,
-    residuals: ResidualType = None,
-) -> Function:
+@dataclass(frozen=True)
+class CompileSpec(Resources):
+    """The arguments of :func:`compile`."""
+
+    model: Graph | Template
+    backend: str | Backend = "cpu"
+    state: State | None = None
+    _: KW_ONLY
+    specialisations: int = setting(
+        SPECIALISATIONS,
+        "Bindings of a template that are kept compiled.",
+        "The one that was used longest ago goes first.",
+    )
+
+
+@takes(CompileSpec)
+def compile(spec: CompileSpec) -> Function:
     """Compile a graph, or a template that each call's inputs bind.
 
     The result maps inputs by name to outputs by name. Functions compiled with the same ``state`` share their variables.
-    With ``fixed_point`` the sums of quantized products are rescaled by integers alone, as processors without floating
-    point do; results can be one unit from those without it. A template is compiled anew for each binding;
-    ``specialisations`` of them are kept, and the one that was used longest ago goes first. It runs on so many
-    ``threads``, by default on as many as the backend has (cpu: the cores that this process may use), with the same
-    results for any number. ``memory``: bytes for variables and the arena together (``"64MB"``), a share of what they
-    need otherwise (``0.5``), ``"small"``, or ``"keep"``, as :func:`~glowtrain.memory.budget.budget_of` says; results
-    are the same to the bit. Without ``state`` and ``memory`` the function may read weights from copies of its own, in a
-    form that suits the processor. ``residuals="bf16"``: in a training step, what the backward part reads of the forward
-    part waits for it in 16 bits, and gradients are those at rounded values (fewer are rounded with ``"small"`` and
-    with limits that this does not meet); outputs keep their bits.
+    A template is compiled anew for each binding. Without ``state`` and ``memory`` the function may read weights from
+    copies of its own, in a layout that suits the processor.
 
     Raises :class:`InputError` for what cannot be a number of threads, a budget of memory or a type of residuals,
     :class:`BackendError` for more threads than the backend has, :class:`MemoryBudgetError` for a budget that cannot be
     kept.
     """
-    resolved = backend_of(backend, threads)
-    alone = state is None and memory is None
-    options = Options(facts=resolved.facts, fixed_point=fixed_point, memory=budget_of(memory), pack_variables=alone)
-    if residuals is not None:
-        options = replace(options, residuals=residuals_for(model, residuals))
-    return Function(model, resolved, state, options, specialisations)
+    backend = backend_of(spec.backend, spec.threads)
+    if not isinstance(spec.model, (Graph, Template)):
+        raise InputError(f"compile takes a graph or a template, {no_model(spec.model)}")
+    alone = spec.state is None and spec.memory is None
+    options = replace(service.options_for(spec.model, spec, backend.facts), pack_variables=alone)
+    return Function(spec.model, backend, spec.state, options, spec.specialisations)
 
 
 def compile_artifact(

@@ -3,6 +3,7 @@
     build      a graph, for this process: from the backend's cache, or compiled, kept there and loaded
     artifact   a graph, for any processor: nothing is loaded
     plans_of   the plans of functions over the same variables, which lie in memory as the first of them wants
+    options_for  how something is compiled, from a person's settings
     in_bytes   a share of memory as bytes, of all that functions over the same variables need
 
 All of them go through the table of stages in :mod:`glowtrain.compiler.walk`.
@@ -19,14 +20,24 @@ from glowtrain.backends.base import Artifact, Backend, Executable
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cache.key import key_of
 from glowtrain.errors import ArtifactError, CodegenError, InputError
-from glowtrain.graph import Graph
+from glowtrain.graph import Graph, Template
+from glowtrain.lower.own_updates import residuals_for
 from glowtrain.memory.budget import KEEP, Budget
+from glowtrain.memory.resources import Resources
 from glowtrain.program.memory.plan import Plan
-from glowtrain.stages import Options, Stage
+from glowtrain.stages import Facts, Options, Stage
 from glowtrain.types import type_of
 
 SMALL = 1 << 26
 """Bytes of a graph's tensors together below which it is not they for which memory does not suffice."""
+
+
+def options_for(model: Graph | Template, resources: Resources, facts: Facts) -> Options:
+    """How a model or a training step is compiled with a person's settings, by the facts of a backend."""
+    return Options(
+        facts=facts, fixed_point=resources.fixed_point, memory=resources.budget,
+        residuals=residuals_for(model, resources.residuals),
+    )  # fmt: skip
 
 
 def build(graph: Graph, backend: Backend, options: Options) -> Executable:

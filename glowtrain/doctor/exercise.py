@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain import losses, nn, optim
+from glowtrain import nn, optim
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.threads.count import default
 from glowtrain.backends.llvm.target import Target
@@ -26,6 +26,7 @@ from glowtrain.graph import Graph, Value
 from glowtrain.optim import HYPER
 from glowtrain.stages import DEFAULT
 from glowtrain.trainer.graphs import TrainerGraphs
+from glowtrain.trainer.settings import TrainingSpec
 from glowtrain.types import Array, TensorType, f32
 
 STEPS, RATE = 10, 0.01
@@ -64,7 +65,7 @@ def runs(told: Callable[[str], None] = lambda _: None) -> Iterator[ExerciseRun]:
     """The run on every target that there is here, on several numbers of threads."""
     adam = optim.Adam(lr=RATE)
     model = nn.model(x=f32[BATCH, 2, SIDE, SIDE])(network)
-    graphs = TrainerGraphs(model, losses.by_name("softmax_cross_entropy"), adam, None, 0, unbiased=False)
+    graphs = TrainerGraphs(TrainingSpec(model, "softmax_cross_entropy", adam))
     graph = graphs.step_of(graphs.example)
     hyper = {HYPER + name: np.asarray(value, np.float32) for name, value in adam.hyper().items()}
     plan = arrive(graph, DEFAULT, until("plan"))

@@ -63,7 +63,7 @@ def placed_training(
     """
     if not isinstance(trainer, Trainer):
         raise InputError(f"training {name}: it is a Trainer that is trained, not {kind_of(trainer)}")
-    count = trainer.graphs.micro_batches
+    count = trainer.spec.micro_batches
     if count == AUTO or (count > 1 and parts > 1):
         raise InputError(
             f"training {name}: micro_batches={count!r} of its trainer: "
@@ -82,7 +82,7 @@ def placed_training(
 def _partitions(name: str, trainer: Trainer, batch_size: int, parts: int, devices: int) -> list[Partition]:
     """What each device has to do."""
     values, model = trainer.variables(), _bound(trainer, batch_size // parts)
-    budget = trainer.budget
+    budget = trainer.spec.budget
     if parts == 1:
         return [whole(with_values(trainer.graphs.step_of(model), values), budget)]
     split = trainer.graphs.split_step(model, parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -13,10 +13,13 @@ import numpy as np
 from glowtrain import trainer as training
 from glowtrain.data import count_examples
 from glowtrain.errors import BatchError, CheckpointError, InputError, NonFiniteError
+from glowtrain.memory.resources import OUTPUT, TRAINING
 from glowtrain.presentation.words import kind_of, plural
+from glowtrain.settings import setting
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.checkpoints.files import check_writable
 from glowtrain.trainer.feed import Data, comes_in_batches, named, validation_of
+from glowtrain.trainer.graphs import DEFAULT_BATCH, DEFAULT_EPOCHS
 from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
 from glowtrain.trainer.interrupts import Breakable, Interrupts, Terminated
 from glowtrain.trainer.micro_batches.split import check_batches
@@ -45,25 +48,75 @@ Callback = Callable[[Moment], None]
 
 
 @dataclass(frozen=True)
-class FitOptions:
-    """How to fit; see :meth:`Trainer.fit`."""
+class FitSpec:
+    """The arguments of :meth:`~glowtrain.trainer.trainer.Trainer.fit`. Raises :class:`InputError` for what they cannot
+    be."""
 
-    epochs: int
-    batch_size: int | None = None
-    steps_per_epoch: int | None = None
-    prefetch: int | None = None
-    shuffle: bool = True
-    drop_last: bool = False
-    patience: int | None = None
-    min_delta: float = 0.0
-    restore_best: bool = False
-    checkpoint: Path | None = None
-    checkpoint_every: int | None = None
-    log: Path | None = None
-    plot: Path | None = None
-    progress: bool | int | TextIO | None = None
-    callbacks: Sequence[Callback] = ()
-    resumed: bool = False
+    examples: Data
+    epochs: int = setting(
+        DEFAULT_EPOCHS,
+        "Passes over the data.",
+        "So many more than there were; with resume, in all.",
+        metavar="N",
+        least=0,
+    )
+    batch_size: int | None = setting(
+        None, f"Examples in a batch ({DEFAULT_BATCH}, or what the model is fixed to).", metavar="B", least=1
+    )
+    validation: Data | None = setting(
+        None, "What is measured after each epoch.", "By default a Dataset's own validation part.", listed=False
+    )
+    _: KW_ONLY
+    steps_per_epoch: int | None = setting(None, "Batches of an epoch that ends before its examples do.", listed=False)
+    prefetch: int | None = setting(
+        None, "Batches of a loader that a thread makes ahead while the step runs (0: no thread).", listed=False
+    )
+    shuffle: bool = setting(True, "Whether each epoch takes examples of arrays in another order.", listed=False)
+    drop_last: bool = setting(
+        False,
+        "Leave out an epoch's last, short batch; of validation data, too, where the model's batch is fixed.",
+        panel=TRAINING,
+    )
+    patience: int | None = setting(
+        None,
+        "Stop after N epochs without progress, and keep the parameters of the best epoch.",
+        "Progress is a validation loss that fell by more than min_delta. In Python the parameters stay as they are "
+        "unless restore_best is set.",
+        metavar="N",
+        least=1,
+        panel=TRAINING,
+    )
+    min_delta: float = setting(0.0, "What a validation loss must fall by to count as progress.", listed=False)
+    restore_best: bool = setting(False, "At the end take the parameters of the best epoch.", listed=False)
+    checkpoint: str | Path | None = setting(
+        None,
+        "Written after every epoch, at Ctrl-C and at SIGTERM.",
+        "The latter take effect after the present step (of short steps, after those of the present call: some 20 ms).",
+        metavar="F",
+        type=Path | None,
+        panel=OUTPUT,
+    )
+    checkpoint_every: int | None = setting(None, "Batches after which the checkpoint is written, too.", listed=False)
+    resume: bool = setting(
+        False,
+        "Go on from the checkpoint if there is one; a --lr takes effect.",
+        "The same call finishes an interrupted run, to the same bits where the data can be read from any batch on.",
+        panel=OUTPUT,
+    )
+    log: str | Path | None = setting(None, "JSON lines, one an epoch.", metavar="F", type=Path | None, panel=OUTPUT)
+    plot: str | Path | None = setting(
+        None, "Curves of losses and accuracy: .png or .svg.", metavar="F", type=Path | None, panel=OUTPUT
+    )
+    progress: bool | int | TextIO | None = setting(
+        None,
+        "Where each epoch is reported in a line.",
+        "By default on standard error, on standard output in a notebook, with a progress bar on terminals; another "
+        "stream, False, or a number: a line each so many epochs, and after the last.",
+        listed=False,
+    )
+    callbacks: Sequence[Callback] = setting(
+        (), "Functions that get a Moment after each batch and each epoch.", "Steps run one by one then.", listed=False
+    )
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "steps_per_epoch", "prefetch", "patience", "checkpoint_every"):
@@ -78,20 +131,24 @@ class FitOptions:
 
 
 class Fit:
-    """One call of :meth:`Trainer.fit`: data, options, and what is written on the way."""
+    """One call of :meth:`Trainer.fit`: data, options, and what is written on the way; ``resumed``: it goes on from its
+    checkpoint."""
 
-    def __init__(self, trainer: Steps, examples: Data, validation: Data | None, options: FitOptions) -> None:
+    def __init__(self, trainer: Steps, spec: FitSpec, *, resumed: bool) -> None:
         self.trainer = trainer
-        self.options = options
-        self.size = trainer.signature.batch_size(options.batch_size)
+        self.options = spec
+        self.resumed = resumed
+        self.checkpoint = None if spec.checkpoint is None else Path(spec.checkpoint)
+        self.size = trainer.signature.batch_size(spec.batch_size)
         self.interrupts = Interrupts()
-        self.target = options.epochs if options.resumed else trainer.position.epoch + options.epochs
-        self.source = self._source(examples, validation)
-        self.validation = self._validation(examples, validation)
+        self.target = spec.epochs if resumed else trainer.position.epoch + spec.epochs
+        self.source = self._source(spec.examples, spec.validation)
+        self.validation = self._validation(spec.examples, spec.validation)
         self.batches = self.source.batches
         self._check_position()
         self._check_outputs()
-        self.log = TrainingLog(options.log, done=trainer.position.epoch if options.resumed else None)
+        log = None if spec.log is None else Path(spec.log)
+        self.log = TrainingLog(log, done=trainer.position.epoch if resumed else None)
         self.prepared: set[tuple[Shape, ...]] = set()
         """Shapes of batches that the step is compiled for."""
         self.pace = Pace()
@@ -127,12 +184,12 @@ class Fit:
         if self.options.restore_best:
             self.trainer.use_best()
         if self.options.plot is not None:
-            self.history.plot(self.options.plot)
+            self.history.plot(Path(self.options.plot))
         return self.history
 
     def _begin(self, display: training.progress.Display) -> None:
         """Say how a restored run goes on."""
-        told = [self.history.resumed] if self.options.resumed else []
+        told = [self.history.resumed] if self.resumed else []
         if isinstance(self.source, LoaderSource):
             told.append(self.source.going_on(self.position))
         if self.trainer.restored:
@@ -249,9 +306,9 @@ class Fit:
         return True
 
     def _checkpoint(self) -> None:
-        if self.options.checkpoint is not None:
+        if self.checkpoint is not None:
             self._check_finite()
-            self.trainer.save(self.options.checkpoint)
+            self.trainer.save(self.checkpoint)
 
     def _check_finite(self) -> None:
         """An update can overflow where the loss was still finite: that must not replace a good checkpoint."""
@@ -259,7 +316,7 @@ class Fit:
             if name in self.trainer.graphs.parameters and not np.isfinite(array).all():
                 raise NonFiniteError(
                     f"the update made parameter {name!r} NaN or infinite, though the loss was finite; "
-                    f"{self.options.checkpoint} is not written over. Lower the learning rate or clip the gradients"
+                    f"{self.checkpoint} is not written over. Lower the learning rate or clip the gradients"
                 )
 
     def _call(self, moment: Moment) -> None:
@@ -271,11 +328,11 @@ class Fit:
         where = f"interrupted in epoch {self.position.epoch + 1} after batch {self.position.batch}"
         where += "" if self.batches is None else f" of {self.batches}"
         self.history.stopped = where
-        if self.options.checkpoint is not None and self.trainer.whole:
+        if self.checkpoint is not None and self.trainer.whole:
             self._checkpoint()
-            where += f"; {self.options.checkpoint} holds everything up to there: resume to go on"
-        elif self.options.checkpoint is not None:
-            where += f"; {self.options.checkpoint} is as it was"
+            where += f"; {self.checkpoint} holds everything up to there: resume to go on"
+        elif self.checkpoint is not None:
+            where += f"; {self.checkpoint} is as it was"
         elif self.trainer.whole:
             where += "; the parameters are those of that moment"
         display.say(where)
@@ -283,15 +340,15 @@ class Fit:
     def _nothing_to_do(self) -> str:
         """Why no epoch is left to train, if none is."""
         done = self.position.epoch
-        if not self.options.resumed or done < self.target:
+        if not self.resumed or done < self.target:
             return ""
         asked = "they were" if done == self.target else f"{self.target} were"
         return f"the checkpoint's run has {plural(done, 'epoch')} already, and {asked} asked for"
 
     def _last_good(self) -> str:
         where = "the parameters are from before it"
-        if self.options.checkpoint is not None and self.options.checkpoint.exists():
-            return f"{where}, and {self.options.checkpoint} holds the last good checkpoint"
+        if self.checkpoint is not None and self.checkpoint.exists():
+            return f"{where}, and {self.checkpoint} holds the last good checkpoint"
         return where
 
     def _source(self, examples: Data, validation: Data | None) -> BatchSource:
@@ -300,14 +357,14 @@ class Fit:
         if not comes_in_batches(examples):
             arrays = named(examples, *signature.names)
             signature.check_all(arrays, self.size, drop_last=options.drop_last)
-            parts, count = self.trainer.graphs.micro_batches, count_examples(arrays)
+            parts, count = self.trainer.spec.micro_batches, count_examples(arrays)
             check_batches(parts, self.size, count, drop_last=options.drop_last)
             return self._cut(arrays)
         for_arrays = validation is not None and not comes_in_batches(validation)
         source = loader_of(
             examples, signature, None if for_arrays else options.batch_size, steps=options.steps_per_epoch,
             prefetch=options.prefetch, drop_last=options.drop_last, check=self.interrupts.check, training=True,
-            keeps_state=options.checkpoint is not None, restored=self.trainer.restored,
+            keeps_state=self.checkpoint is not None, restored=self.trainer.restored,
         )  # fmt: skip
         self._check_read_once(source, "fit", "; or say how many batches an epoch has (steps_per_epoch=)")
         return source
@@ -316,7 +373,7 @@ class Fit:
         """Batches of arrays, as many as there are to be."""
         options, size = self.options, self.size
         source = ArraySource(
-            arrays, size, seed=self.trainer.seed, shuffle=options.shuffle, drop_last=options.drop_last,
+            arrays, size, seed=self.trainer.spec.seed, shuffle=options.shuffle, drop_last=options.drop_last,
             steps=options.steps_per_epoch,
         )  # fmt: skip
         if not source.batches:
@@ -369,10 +426,10 @@ class Fit:
 
     def _check_outputs(self) -> None:
         """Find out before training whether the files can be written."""
-        if self.options.checkpoint is not None:
-            check_writable(self.options.checkpoint, self.trainer.nbytes)
+        if self.checkpoint is not None:
+            check_writable(self.checkpoint, self.trainer.nbytes)
         if self.options.plot is not None:
-            check_plot(self.options.plot)
+            check_plot(Path(self.options.plot))
 
 
 def _given(name: str, value: object) -> str:

@@ -11,12 +11,11 @@ from glowtrain.grad import SplitStep, gradient_graph, loss_graph, micro_batched_
 from glowtrain.grad.parts import Bounds, Parts
 from glowtrain.graph import Binding, Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
-from glowtrain.losses import Loss
-from glowtrain.lower.own_updates import own_update_names
+from glowtrain.losses import Loss, as_loss
 from glowtrain.modes.training_and_inference import inference, make_trainable
-from glowtrain.optim import Optimizer
-from glowtrain.trainer.micro_batches.split import AUTO, MicroBatches, part_of
-from glowtrain.trainer.selection.patterns import Trainable, select
+from glowtrain.trainer.micro_batches.split import AUTO, part_of
+from glowtrain.trainer.selection.patterns import select
+from glowtrain.trainer.settings import TrainingSpec
 from glowtrain.types import Spec
 
 DEFAULT_BATCH = 64
@@ -29,29 +28,12 @@ DEFAULT_EPOCHS = 3
 class TrainerGraphs:
     """A model with its loss and optimizer, and the graphs made of them, for each binding of the dimensions."""
 
-    def __init__(
-        self,
-        model: Graph | Template,
-        loss: Loss,
-        optimizer: Optimizer,
-        trainable: Trainable,
-        seed: int,
-        *,
-        unbiased: bool,
-        freeze_statistics: bool = False,
-        metrics: bool = False,
-        micro_batches: MicroBatches = 1,
-    ) -> None:
-        self.model = model
-        self.template = model if isinstance(model, Template) else model.template
-        self.loss = loss
-        self.optimizer = optimizer
-        self.trainable = trainable
-        self.seed = seed
-        self.unbiased = unbiased
-        self.freeze_statistics = freeze_statistics
-        self.metrics = metrics
-        self.micro_batches = micro_batches
+    def __init__(self, spec: TrainingSpec) -> None:
+        self.spec = spec
+        self.model = spec.model
+        self.template = self.model if isinstance(self.model, Template) else self.model.template
+        self.loss = as_loss(spec.loss)
+        self.optimizer = spec.optimizer
 
     @cached_property
     def example(self) -> Graph:
@@ -62,11 +44,6 @@ class TrainerGraphs:
     def example_step(self) -> Graph:
         """One training step of the example, whole."""
         return self.whole_step_of(self.example)
-
-    @cached_property
-    def own_updates(self) -> tuple[str, ...]:
-        """The variables whose new values the model makes itself, as running statistics, by name."""
-        return own_update_names(self.example_step)
 
     @cached_property
     def inference_example(self) -> Graph:
@@ -89,8 +66,8 @@ class TrainerGraphs:
     @cached_property
     def chosen(self) -> dict[str, Bounds | None]:
         """Names of what is trained, with the part of each that is, where that is not the whole."""
-        candidates = make_trainable(self.example, unbiased=self.unbiased, seed=self.seed).variables
-        return {variable.name: bounds for variable, bounds in select(candidates, self.trainable).items()}
+        candidates = make_trainable(self.example, unbiased=self.spec.unbiased, seed=self.spec.seed).variables
+        return {variable.name: bounds for variable, bounds in select(candidates, self.spec.trainable).items()}
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -144,7 +121,7 @@ class TrainerGraphs:
 
         Raises :class:`InputError` for a batch that cannot be split so.
         """
-        count = self.micro_batches
+        count = self.spec.micro_batches
         if count not in (1, AUTO):
             return self.step_in_parts(model, int(count))
         return self.example_step if model is self.example else self.whole_step_of(model)
@@ -154,7 +131,7 @@ class TrainerGraphs:
         part, split = part_of(model, self.all_specs, self.loss, count)
         trained = self.trained(part)
         attached = self.loss.attach(trained)
-        metrics = attached.metrics if self.metrics else {}
+        metrics = attached.metrics if self.spec.metrics else {}
         parameters = self.selected(trained)
         return micro_batched_graph(
             trained, attached.value, attached.targets, parameters, self.optimizer, split, metrics,
@@ -165,7 +142,7 @@ class TrainerGraphs:
         """One training step of a bound model, whole."""
         trained = self.trained(model)
         attached = self.loss.attach(trained)
-        metrics = attached.metrics if self.metrics else {}
+        metrics = attached.metrics if self.spec.metrics else {}
         parameters = self.selected(trained)
         return training_graph(
             trained, attached.value, attached.targets, parameters, self.optimizer, metrics, self.parts(parameters)
@@ -204,8 +181,8 @@ class TrainerGraphs:
 
     def trained(self, model: Graph) -> Graph:
         """The training form of a bound model."""
-        names = self.parameters if self.freeze_statistics else None
-        return make_trainable(model, unbiased=self.unbiased, seed=self.seed, trained=names)
+        names = self.parameters if self.spec.freeze_statistics else None
+        return make_trainable(model, unbiased=self.spec.unbiased, seed=self.spec.seed, trained=names)
 
     def selected(self, trained: Graph) -> list[Variable]:
         """The variables of a training form that are trained."""

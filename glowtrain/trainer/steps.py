@@ -8,31 +8,28 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from inspect import signature
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.base import Backend, Batches
+from glowtrain.backends.base import Batches
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, Specialisation, compile
+from glowtrain.compiler.service import options_for
 from glowtrain.errors import InputError, NonFiniteError, UntrainedWarning
 from glowtrain.grad.training import LOSS, STEP
-from glowtrain.graph import Binding, Graph, Template, no_model
-from glowtrain.losses import Loss, LossFunction, as_loss
-from glowtrain.memory.budget import Budget, Memory, budget_of, check_variables
-from glowtrain.memory.residuals import Residuals, ResidualType, checked_type
+from glowtrain.graph import Binding, Graph, Template
+from glowtrain.memory.budget import Budget, check_variables
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
-from glowtrain.optim import Optimizer
-from glowtrain.presentation.words import check_keywords, kind_of, listed, plural, unknown
-from glowtrain.stages import Options
+from glowtrain.presentation.words import listed, plural, unknown
+from glowtrain.settings import method_takes, values_of
 from glowtrain.trainer.arrays import as_variables
 from glowtrain.trainer.checkpoints import checkpoint as checkpoints
 from glowtrain.trainer.checkpoints.checkpoint import Checkpoint, Position
-from glowtrain.trainer.checkpoints.copies import Progress, Settings, check_settings, made_anew
+from glowtrain.trainer.checkpoints.copies import Progress, check_settings, made_anew
 from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.checkpoints.resuming import resumed
 from glowtrain.trainer.diagnose import first_bad
@@ -41,10 +38,9 @@ from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper, schedule_factor
 from glowtrain.trainer.interrupts import Alone, Breakable
-from glowtrain.trainer.micro_batches.split import MicroBatches, checked_count
 from glowtrain.trainer.micro_batches.within_budget import StepFunction
 from glowtrain.trainer.predict import Predictor
-from glowtrain.trainer.selection.patterns import Trainable
+from glowtrain.trainer.settings import TrainingSpec
 from glowtrain.trainer.signature import BatchSignature
 from glowtrain.trainer.sources.cut import ArraySource
 from glowtrain.trainer.sources.loader import loader_of
@@ -72,39 +68,13 @@ class Steps:
     Arguments and attributes are those of :class:`~glowtrain.trainer.trainer.Trainer`.
     """
 
-    def __new__(cls, *args: Any, **settings: Any) -> Self:
-        check_keywords(cls.__name__, settings, list(signature(cls.__init__).parameters)[1:])
-        return super().__new__(cls)
-
-    def __init__(
-        self,
-        model: Graph | Template,
-        loss: str | Loss | LossFunction,
-        optimizer: Optimizer,
-        trainable: Trainable = None,
-        backend: str | Backend = "cpu",
-        seed: int = 0,
-        *,
-        unbiased: bool = False,
-        freeze_statistics: bool = False,
-        metrics: bool = False,
-        threads: int | None = None,
-        memory: Memory = None,
-        micro_batches: MicroBatches = 1,
-        residuals: ResidualType = None,
-    ) -> None:
-        _check_kinds(model, optimizer, metrics)
-        self.seed = seed
-        self.budget = budget_of(memory)
-        self.backend = backend if threads is None else backend_of(backend, threads)
-        resolved = backend_of(self.backend)
-        self.loss = as_loss(loss)
-        self.optimizer = optimizer
-        self.graphs = TrainerGraphs(
-            model, self.loss, optimizer, trainable, seed,
-            unbiased=unbiased, freeze_statistics=freeze_statistics, metrics=metrics,
-            micro_batches=checked_count(micro_batches),
-        )  # fmt: skip
+    @method_takes(TrainingSpec)
+    def __init__(self, spec: TrainingSpec) -> None:
+        self.spec = spec
+        resolved = backend_of(spec.backend, spec.threads)
+        self.backend = spec.backend if spec.threads is None else resolved
+        self.graphs = TrainerGraphs(spec)
+        self.loss, self.optimizer = self.graphs.loss, spec.optimizer
         self.history = History()
         self.position = Position()
         self._alone = Alone(_IN_USE)
@@ -115,17 +85,15 @@ class Steps:
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
         self._example_step = self.graphs.example_step
-        self.residuals = None if checked_type(residuals) is None else Residuals(self.graphs.own_updates)
-        """How results wait for the backward pass: as they are, or rounded."""
-        _check_room(self._example_step, self.budget)
+        _check_room(self._example_step, spec.budget)
         _warn_of(self.graphs)
         self.signature = BatchSignature(self.graphs, self._example_step)
-        self.hyper = Hyper(optimizer, self._example_step)
+        self.hyper = Hyper(self.optimizer, self._example_step)
         self.state = State({**self._example_step.initial_values, **self.graphs.inference_example.initial_values})
-        self.options = Options(facts=resolved.facts, memory=self.budget, residuals=self.residuals)
+        self.options = options_for(self._example_step, spec, resolved.facts)
         """How a step is compiled."""
         self._step: Function = StepFunction(self.graphs, resolved, self.state, self.options)
-        self._began = optimizer.hyper()
+        self._began = self.optimizer.hyper()
         self._best: dict[str, Array] = {}
         self._binding: Binding | None = None
 
@@ -141,31 +109,13 @@ class Steps:
 
         Raises :class:`UnpicklableError` for a model, loss or optimizer that has no name at the top of a module.
         """
-        check_settings(self._settings)
-        return made_anew, (type(self), self._settings, self._progress)
+        settings = values_of(self.spec)
+        check_settings(settings)
+        return made_anew, (type(self), settings, self._progress)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """The same model, loss and optimizer, which are immutable, with a state of its own."""
-        return made_anew(type(self), self._settings, deepcopy(self._progress, memo))
-
-    @property
-    def _settings(self) -> Settings:
-        """The arguments it was made with."""
-        graphs = self.graphs
-        return {
-            "model": graphs.model,
-            "loss": self.loss,
-            "optimizer": self.optimizer,
-            "trainable": graphs.trainable,
-            "backend": self.backend,
-            "seed": self.seed,
-            "unbiased": graphs.unbiased,
-            "freeze_statistics": graphs.freeze_statistics,
-            "metrics": graphs.metrics,
-            "memory": self.budget,
-            "micro_batches": graphs.micro_batches,
-            "residuals": None if self.residuals is None else "bf16",
-        }
+        return made_anew(type(self), values_of(self.spec), deepcopy(self._progress, memo))
 
     @property
     def _progress(self) -> Progress:
@@ -382,7 +332,7 @@ class Steps:
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(
             self.variables(),
-            self.seed,
+            self.spec.seed,
             self._fingerprint,
             self.position,
             dict(self.hyper),
@@ -399,15 +349,18 @@ class Steps:
 
     @cached_property
     def _gradients(self) -> Function:
-        return compile(self.graphs.gradients(), self.backend, self.state)
+        return self._compiled(self.graphs.gradients())
 
     @cached_property
     def _evaluate(self) -> Function:
-        return compile(self.graphs.evaluation(), self.backend, self.state)
+        return self._compiled(self.graphs.evaluation())
 
     @cached_property
     def _predict(self) -> Predictor:
-        return Predictor(compile(self.graphs.prediction(), self.backend, self.state))
+        return Predictor(self._compiled(self.graphs.prediction()))
+
+    def _compiled(self, model: Graph | Template) -> Function:
+        return compile(model, self.backend, self.state, fixed_point=self.spec.fixed_point)
 
     def _bound(self) -> Graph:
         """The model as the first step bound it, else as it was given."""
@@ -421,20 +374,6 @@ class Steps:
         graph = self._step.specialised(arrays).graph
         diagnosis = first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
         return NonFiniteError(f"the loss is {loss}: {diagnosis}")
-
-
-def _check_kinds(model: object, optimizer: object, metrics: object) -> None:
-    """Raise :class:`InputError` for what is no model, no optimizer, or names of metrics."""
-    if not isinstance(model, (Graph, Template)):
-        raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
-    if not isinstance(optimizer, Optimizer):
-        raise InputError(f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {kind_of(optimizer)}")
-
-    if not isinstance(metrics, (bool, np.bool_)):
-        raise InputError(
-            f"metrics must be True or False, not {metrics!r}: whether each step measures what its loss has, which is "
-            "accuracy for classes and nothing for others; take others of trainer.predict"
-        )
 
 
 def _warn_of(graphs: TrainerGraphs) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import glowtrain
 from glowtrain.compiler import MemoryUse
 from glowtrain.errors import InputError
-from glowtrain.trainer.feed import Data
-from glowtrain.trainer.fit import Callback, Fit, FitOptions
-from glowtrain.trainer.graphs import DEFAULT_EPOCHS, optimizer_variables, parameter_names
+from glowtrain.settings import method_takes
+from glowtrain.trainer.fit import Fit, FitSpec
+from glowtrain.trainer.graphs import optimizer_variables, parameter_names
 from glowtrain.trainer.history import History
 from glowtrain.trainer.steps import Steps
 
@@ -20,23 +20,8 @@ class Trainer(Steps):
     """Trains a model. Forward, backward and update are one function, compiled once for each batch shape.
 
     ``loss``: one of :mod:`glowtrain.losses`, the name of a scalar output of the model, or a function
-    ``(outputs, inputs) -> value``. ``trainable``: None for all parameters, patterns of names (``["head.*"]``) with
-    ranges of elements where only a part is (``"conv2.*[:32]"``), or a function of a name; gradients of the others are
-    not computed. Running statistics keep adapting, as in PyTorch; with
-    ``freeze_statistics`` those of a BatchNormalization whose scale is not trained stay as they are, and it uses them.
-    ``seed`` decides the order of examples and what dropout drops. ``unbiased``: the running variance of
-    BatchNormalization as PyTorch estimates it, not as ONNX does. With ``metrics`` each step also gives the metrics of
-    the loss (``accuracy``) as ``measured``, and records of epochs have their means (``train_accuracy``): those of the
-    training form, each batch before its update. This takes no second forward pass, but some time with many classes.
-    ``threads`` and ``memory``: as :func:`glowtrain.compile` takes them; results are the same with any.
-    ``micro_batches``: each batch is taken in so many equal parts, one after the other, whose gradients are added up, as
-    an optimizer does that accumulates as many batches, in less memory (to the bit where both steps take their sums in
-    one order); ``"auto"``: in as few as ``memory`` asks for. The loss must be a mean or a sum over examples, and
-    nothing may take statistics of a batch.
-    ``residuals="bf16"``: what the backward pass reads of the forward pass is rounded to 16 bits while it waits, which
-    takes up to half of the memory; the loss of a step has the same bits, gradients are those at rounded values, the
-    same with any ``memory`` but ``"small"`` and limits that this does not meet: with those less is rounded.
-    ``gradients`` are not affected.
+    ``(outputs, inputs) -> value``. The settings are those of :class:`~glowtrain.trainer.settings.TrainingSpec`;
+    ``gradients`` are not affected by ``residuals``.
 
     Models in f16 and bf16: named losses are computed in f32, with f32 targets; the optimizer's state and its arithmetic
     are f32, and each new parameter is rounded to its own type, so updates smaller than its last bit are lost: learning
@@ -47,44 +32,12 @@ class Trainer(Steps):
     Raises :class:`DifferentiationError` if nothing can be trained, or not in parts of a batch.
     """
 
-    def fit(
-        self,
-        examples: Data,
-        epochs: int = DEFAULT_EPOCHS,
-        batch_size: int | None = None,
-        validation: Data | None = None,
-        *,
-        steps_per_epoch: int | None = None,
-        prefetch: int | None = None,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        patience: int | None = None,
-        min_delta: float = 0.0,
-        restore_best: bool = False,
-        checkpoint: str | Path | None = None,
-        checkpoint_every: int | None = None,
-        resume: bool = False,
-        log: str | Path | None = None,
-        plot: str | Path | None = None,
-        progress: bool | int | TextIO | None = None,
-        callbacks: Sequence[Callback] = (),
-    ) -> History:
-        """Train for ``epochs`` more epochs, in mini-batches of ``batch_size`` (64, or what the model is fixed to).
+    @method_takes(FitSpec)
+    def fit(self, spec: FitSpec) -> History:
+        """Train for some epochs, in mini-batches.
 
-        ``examples`` and ``validation``: (x, y), arrays by input name, or a :class:`~glowtrain.data.Dataset`, whose own
-        validation part is the default; or batches of such: a PyTorch ``DataLoader``, another iterable, a function that
-        returns one for each epoch. A thread makes ``prefetch`` of these ahead while the step runs (0: no thread). An
-        epoch ends where they do, or after ``steps_per_epoch``. Training stops early after ``patience`` epochs in which
-        the validation loss did not fall by more than ``min_delta``; ``restore_best`` then takes the best epoch's
-        parameters. ``checkpoint`` is written after each epoch, every ``checkpoint_every`` batches, and on Ctrl-C or
-        SIGTERM, which take effect after the present step (of short steps, after those of the present call: some 20 ms).
-        With ``resume``, an existing checkpoint is restored first and ``epochs`` is the total number, so the same call
-        finishes an interrupted run, to the same bits where the data can be read from any batch on. ``drop_last`` leaves
-        out the last, short batch of an epoch, and of validation data where the model's batch is fixed. ``log``: a file
-        of JSON lines; ``plot``: a picture of them (``.png`` or ``.svg``). Each epoch is reported in a line on standard
-        error (on standard output in a notebook), with a progress bar on terminals: ``progress`` may be another stream,
-        False, or a number: a line each so many epochs, and after the last. Callbacks get a
-        :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
+        ``examples`` and ``validation``: (x, y), arrays by input name, or a :class:`~glowtrain.data.Dataset`; or batches
+        of such: a PyTorch ``DataLoader``, another iterable, a function that returns one for each epoch.
 
         Short steps run many in one native call, to the bits of :meth:`step` for each; with callbacks, one by one.
 
@@ -94,26 +47,8 @@ class Trainer(Steps):
         :class:`InputError`.
         """
         with self._alone:
-            path = None if checkpoint is None else Path(checkpoint)
-            options = FitOptions(
-                epochs=epochs,
-                batch_size=batch_size,
-                steps_per_epoch=steps_per_epoch,
-                prefetch=prefetch,
-                shuffle=shuffle,
-                drop_last=drop_last,
-                patience=patience,
-                min_delta=min_delta,
-                restore_best=restore_best,
-                checkpoint=path,
-                checkpoint_every=checkpoint_every,
-                log=None if log is None else Path(log),
-                plot=None if plot is None else Path(plot),
-                progress=progress,
-                callbacks=tuple(callbacks),
-                resumed=resume and self._restored(path),
-            )
-            return Fit(self, examples, validation, options).run()
+            checkpoint = None if spec.checkpoint is None else Path(spec.checkpoint)
+            return Fit(self, spec, resumed=spec.resume and self._restored(checkpoint)).run()
 
     def memory(self, batch: int | Mapping[str, Any] | None = None) -> MemoryUse:
         """The bytes that training takes: variables, and what a step allocates beside them, as the compiled code does.

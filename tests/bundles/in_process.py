@@ -17,6 +17,7 @@ from glowtrain.bundles.interface.structs import Struct
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
 from glowtrain.stages import Options
+from glowtrain.trainer.settings import TrainingSettings
 from glowtrain.types import Array
 from tests.cpu.native_program import POISON, Canaries, Memory
 
@@ -27,8 +28,9 @@ READ = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t, ctype
 
 def contents(model: Any, **settings: Any) -> Contents:
     """What a bundle of a model or trainer computes."""
-    given = {"loss": None, "optimizer": None, "trainable": None, "dims": {}, "name": None, **settings}
-    return contents_of(model, **given)
+    given = {"loss": None, "optimizer": None, "dims": {}, "name": None, **settings}
+    own = {name: given.pop(name) for name in [*given] if name in TrainingSettings.__dataclass_fields__}
+    return contents_of(model, settings=TrainingSettings(**own), **given)
 
 
 def compiled(what: Contents, *, known: bool = True, threads: int = 1, target: Target | None = None) -> BundleModule:

@@ -17,6 +17,7 @@ from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Value
 from glowtrain.memory.budget import Budget, Memory, budget_of
 from glowtrain.memory.residuals import ResidualType
+from glowtrain.trainer.settings import TrainingSettings
 from tests.bundles.small_bundles import same
 
 
@@ -167,7 +168,7 @@ def test_a_share_is_of_the_whole_bundle() -> None:
 def test_a_share_is_of_what_a_bundle_needs_with_nothing_rounded() -> None:
     def limit(residuals: ResidualType) -> Budget:
         step = gt.Trainer(pooled, LOSS, gt.optim.SGD(0.1), residuals=residuals)
-        contents = contents_of(step, None, None, None, {"batch": 16}, None)
+        contents = contents_of(step, None, None, TrainingSettings(), {"batch": 16}, None)
         return in_bytes(contents.graphs, replace(step.options, memory=budget_of(0.5))).memory
 
     assert limit("bf16") == limit(None)

@@ -143,7 +143,7 @@ def test_ram_as_people_write_it(ram: Any) -> None:
 def test_ram_that_is_none(ram: str) -> None:
     done = CliRunner().invoke(app, ["size", "mlp", "--batch=1", f"--ram={ram}"])
     assert done.exit_code == 1
-    assert f"--ram {ram!r}: say a positive number of bytes, such as 262144, 256KB or 4MB" in done.output
+    assert f"ram {ram!r}: say a positive number of bytes, such as 262144, 256KB or 4MB" in done.output
 
 
 @pytest.mark.parametrize("option", ["--loss=mse", "--optimizer=sgd", "--momentum=0.9", "--clip-norm=1"])

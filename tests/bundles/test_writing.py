@@ -278,7 +278,7 @@ def test_the_command_writes_a_folder_for_each_target(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("mlp", "--target", "z80"), "target 'z80' is unknown"),
-        (("mlp", "--weights", "flash"), "--weights flash: choose object, file or none"),
+        (("mlp", "--weights", "flash"), "weights='flash': choose object, file or none"),
         (("nowhere.onnx",), "nowhere.onnx"),
         (("mlp", "--train", "--optimizer", "sdg"), "there is no optimizer 'sdg'"),
         (("mlp", "--train", "--loss", "no"), "there is no loss 'no'"),

@@ -196,7 +196,7 @@ def test_without_data(trained: Path, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ((), "typical data, --calibrate D, or rounds without them, --dynamic"),
-        (("--dynamic", "--calibrate", "digits", "--qat", "2"), "--calibrate, --qat: nothing is calibrated"),
+        (("--dynamic", "--calibrate", "digits", "--qat", "2"), "--qat, --calibrate: nothing is calibrated"),
         (("--dynamic", "--weights", "i8"), "--weights: nothing is calibrated, measured or trained with --dynamic"),
         (("--dynamic", "--no-cache"), "--no-cache: nothing"),
         (("--dynamic", "--keep", "nowhere"), "nowhere"),

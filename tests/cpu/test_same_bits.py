@@ -21,6 +21,7 @@ from glowtrain.ops.sequence.recurrent import GRU
 from glowtrain.optim import HYPER
 from glowtrain.stages import DEFAULT
 from glowtrain.trainer.graphs import TrainerGraphs
+from glowtrain.trainer.settings import TrainingSpec
 from glowtrain.types import Array
 from tests.cpu.cpu_kernels import runnable
 
@@ -88,7 +89,7 @@ def step_of(name: str, batch: int) -> tuple[Graph, dict[str, Array]]:
     """A training step, and the optimizer's hyperparameters."""
     layers, optimizer = MODELS[name]
     model = nn.model(x=gt.f32["batch", 1, 12, 22])(layers)
-    graphs = TrainerGraphs(model, gt.losses.by_name("softmax_cross_entropy"), optimizer, None, 0, unbiased=False)
+    graphs = TrainerGraphs(TrainingSpec(model, gt.losses.by_name("softmax_cross_entropy"), optimizer))
     return graphs.step_of(model.bind({"batch": batch})), {
         HYPER + key: np.asarray(value, np.float32) for key, value in optimizer.hyper().items()
     }

@@ -14,6 +14,7 @@ from glowtrain.graph.value import Node, layers
 from glowtrain.losses import by_name
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.trainer.graphs import TrainerGraphs
+from glowtrain.trainer.settings import TrainingSpec
 
 
 @gt.model(x=gt.f32[4, 2, 6, 6])
@@ -24,7 +25,7 @@ def model(x: gt.Value) -> gt.Value:
 
 
 def step() -> Graph:
-    graphs = TrainerGraphs(model, by_name("softmax_cross_entropy"), gt.optim.Adam(), None, 0, unbiased=False)
+    graphs = TrainerGraphs(TrainingSpec(model, by_name("softmax_cross_entropy"), gt.optim.Adam()))
     return graphs.step_of(graphs.example)
 
 
@@ -37,7 +38,7 @@ def found_layers(graph: Graph) -> dict[str, Counter[str]]:
 
 
 def test_nodes_of_a_model_belong_to_modules() -> None:
-    graph = TrainerGraphs(model, by_name("mse"), gt.optim.SGD(), None, 0, unbiased=False).example
+    graph = TrainerGraphs(TrainingSpec(model, by_name("mse"), gt.optim.SGD())).example
     assert [(node.operator.onnx, node.layer) for node in graph.nodes] == [
         ("Conv", "first.conv"),
         ("BatchNormalization", "first.norm"),

@@ -21,6 +21,7 @@ from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.tensor.move import Concat
 from glowtrain.program.passes.layout import assign_layouts
 from glowtrain.trainer.graphs import TrainerGraphs
+from glowtrain.trainer.settings import TrainingSpec
 from glowtrain.types import f32
 from tests.stages import fuse, lower
 
@@ -75,7 +76,7 @@ def training_step(depth: int) -> Graph:
         weight = Variable(f"w{layer}", np.full((16, 16, 3, 3), 0.01, np.float32))
         value = value + Relu()(Conv(pads=(1, 1, 1, 1))(value, weight))
     model = Graph((x,), {"y": value})
-    graphs = TrainerGraphs(model, losses.mse("target"), optim.SGD(0.1, momentum=0.9), None, 0, unbiased=False)
+    graphs = TrainerGraphs(TrainingSpec(model, losses.mse("target"), optim.SGD(0.1, momentum=0.9)))
     return graphs.step_of(model)
 
 

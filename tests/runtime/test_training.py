@@ -50,7 +50,7 @@ def _trainer(
     accumulate: int = 1, trainable: Sequence[str] | None = None, memory: Memory = None, micro_batches: MicroBatches = 1
 ) -> gt.Trainer:
     loss, adam = gt.losses.softmax_cross_entropy("labels", "scores"), gt.optim.Adam(lr=0.01, accumulate=accumulate)
-    return gt.Trainer(_model(), loss, adam, trainable, threads=1, memory=memory, micro_batches=micro_batches)
+    return gt.Trainer(_model(), loss, adam, trainable=trainable, threads=1, memory=memory, micro_batches=micro_batches)
 
 
 def _batches(count: int, seed: int = 0) -> Iterator[dict[str, Array]]:

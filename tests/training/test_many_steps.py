@@ -40,7 +40,7 @@ def stepwise(trainer: gt.Trainer, arrays: Arrays, epochs: int, size: int, *, shu
     means = []
     for epoch in range(epochs):
         total = 0.0
-        for batch in data.batches(arrays, size, seed=trainer.seed, epoch=epoch, shuffle=shuffle):
+        for batch in data.batches(arrays, size, seed=trainer.spec.seed, epoch=epoch, shuffle=shuffle):
             total += trainer.step(batch) * data.count_examples(batch)
         means.append(total / data.count_examples(arrays))
     return means

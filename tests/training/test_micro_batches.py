@@ -304,7 +304,7 @@ def test_a_loop_over_parts_has_no_gradient() -> None:
 
 
 def test_a_copy_of_a_trainer_has_its_parts() -> None:
-    assert copy.deepcopy(trainer_of(rows, "cpu", micro_batches=4)).graphs.micro_batches == 4
+    assert copy.deepcopy(trainer_of(rows, "cpu", micro_batches=4)).spec.micro_batches == 4
 
 
 # --- budgets

@@ -264,7 +264,7 @@ def test_a_model_that_only_predicts_is_compiled_as_without() -> None:
 def test_copies_keep_it() -> None:
     _, _, trainer = trained(rows, residuals="bf16")
     twin = copy.deepcopy(trainer)
-    assert twin.residuals == trainer.residuals
+    assert twin.options.residuals == trainer.options.residuals
     assert twin.step(batch_for(rows, 7)) == trainer.step(batch_for(rows, 7))
     assert same(twin.variables(), trainer.variables())
 

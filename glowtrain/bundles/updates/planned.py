@@ -14,6 +14,7 @@ from glowtrain.memory.budget import SMALLEST, Budget
 from glowtrain.optim import Optimizer
 from glowtrain.stages import Options
 from glowtrain.trainer.graphs import TrainerGraphs
+from glowtrain.trainer.settings import TrainingSpec
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Planner:
     def _step(self, trainable: tuple[str, ...], options: Options) -> tuple[Mapping[str, Graph], StepBytes]:
         """The graphs of a step that trains this, and what it takes."""
         graphs = TrainerGraphs(
-            self.model, self.loss, self.optimizer, trainable, 0, unbiased=False, freeze_statistics=True
+            TrainingSpec(self.model, self.loss, self.optimizer, trainable=trainable, freeze_statistics=True)
         )
         fixed = training_of(graphs, {}, {}, {}, None).fixed().graphs
         sizes = {variable.name: variable.type.nbytes for variable in fixed[STEP].variables}

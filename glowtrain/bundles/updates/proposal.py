@@ -124,7 +124,7 @@ def _scores(
     model: Graph | Template, examples: Data, loss: Loss, optimizer: Optimizer, names: Sequence[str], seed: int
 ) -> dict[str, Array]:
     """Squared gradients of all parameters, by name."""
-    steps = Steps(model, loss, optimizer, names, seed=seed, freeze_statistics=True)
+    steps = Steps(model, loss, optimizer, trainable=names, seed=seed, freeze_statistics=True)
     arrays = named(examples, *steps.signature.names)
     size = fixed_batch(steps.graphs.specs) or BATCH
     whole = max(1, count_examples(arrays) // size)

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 
 from glowtrain.backends.base import Backend
 from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.cli.arguments import options
 from glowtrain.errors import InputError
 
 
-def kept(backend: str, cache: Path | None, *, no_cache: bool) -> str | Backend:
-    """The backend with a folder for compiled code: its own, the one that was named, or none.
+@dataclass(frozen=True)
+class BackendOptions:
+    """A backend, and where it keeps compiled code."""
 
-    Raises :class:`InputError` for a backend that makes no code, and for both options at once.
-    """
-    if cache is None and not no_cache:
-        return backend
-    if cache is not None and no_cache:
-        raise InputError("give --cache or --no-cache, not both")
-    if backend != Cpu.name:
-        option = "--cache" if cache else "--no-cache"
-        raise InputError(f"{option} is about native code, which the backend {backend} does not make")
-    return Cpu(cache=cache)
+    backend: options.Backend = "cpu"
+    cache: options.CacheFolder = None
+    no_cache: options.NoCache = False
+
+    @property
+    def chosen(self) -> str | Backend:
+        """The backend with a folder for compiled code: its own, the one that was named, or none.
+
+        Raises :class:`InputError` for a backend that makes no code, and for both options at once.
+        """
+        if self.cache is None and not self.no_cache:
+            return self.backend
+        if self.cache is not None and self.no_cache:
+            raise InputError("give --cache or --no-cache, not both")
+        if self.backend != Cpu.name:
+            option = "--cache" if self.cache else "--no-cache"
+            raise InputError(f"{option} is about native code, which the backend {self.backend} does not make")
+        return Cpu(cache=self.cache)

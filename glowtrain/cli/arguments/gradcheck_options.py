@@ -82,12 +82,4 @@ Loss = Annotated[
 Output = Annotated[
     str | None, typer.Option(metavar="NAME", help="The output of the MODEL that is checked (all of floats otherwise).")
 ]
-Untie = Annotated[
-    list[str],
-    typer.Option(
-        "--untie",
-        metavar="PATTERN",
-        help="Give each node of the MODEL that reads a matching initializer a parameter of its own (repeatable).",
-    ),
-]
 Every = Annotated[bool, typer.Option("--all", help="List what passed, too.")]

@@ -4,15 +4,52 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from glowtrain import models
+from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.terminal.console import note
 from glowtrain.errors import BindingError, InputError, ModelError, SharedWeightsWarning
 from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io.read.load import load
 from glowtrain.trainer.graphs import DEFAULT_BATCH
 from glowtrain.types import Array
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How a MODEL argument is read."""
+
+    dims: options.Dims = field(default_factory=list)
+    open_batch: options.OpenBatch = False
+    modules: options.Modules = field(default_factory=list)
+
+    def open(
+        self, model: str, examples: Mapping[str, Array] | None = None, seed: int = 0, *, training: bool = True
+    ) -> Graph | Template:
+        """The model, as :func:`open_model` has it."""
+        return open_model(model, parse_dims(self.dims), examples, seed, open_batch=self.open_batch, training=training)
+
+    def import_modules(self) -> None:
+        """Import what registers the operators of a model. Raises :class:`PluginError`."""
+        import_modules(self.modules)
+
+
+@dataclass(frozen=True)
+class ModelFileOptions(FileOptions):
+    """How a MODEL argument is read that is trained."""
+
+    untie: options.Untie = field(default_factory=list)
+
+    def open(
+        self, model: str, examples: Mapping[str, Array] | None = None, seed: int = 0, *, training: bool = True
+    ) -> Graph | Template:
+        return open_model(
+            model, parse_dims(self.dims), examples, seed,
+            open_batch=self.open_batch, untie=self.untie, training=training,
+        )  # fmt: skip
 
 
 def open_model(
@@ -44,19 +81,6 @@ def open_model(
         if training or not issubclass(warning.category, SharedWeightsWarning):
             note(str(warning.message))
     return network
-
-
-def open_graph(
-    model: str,
-    dims: Mapping[str, int],
-    examples: Mapping[str, Array] | None = None,
-    *,
-    batch: int = DEFAULT_BATCH,
-    open_batch: bool = False,
-    untie: Sequence[str] = (),
-) -> Graph:
-    """The model as a graph: symbolic dimensions without a value become ``batch``, with a note."""
-    return as_graph(open_model(model, dims, examples, open_batch=open_batch, untie=untie), batch)
 
 
 def as_graph(model: Graph | Template, batch: int = DEFAULT_BATCH) -> Graph:

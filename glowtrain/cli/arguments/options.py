@@ -8,16 +8,13 @@ from typing import Annotated
 import typer
 
 from glowtrain import losses, models
-from glowtrain.backends.cpu.threads.count import MOST
 from glowtrain.backends.discovery import backend_names
 from glowtrain.cli.arguments.completion import names, names_or_files
 from glowtrain.data import NAMES
+from glowtrain.memory.resources import OUTPUT, TRAINING
 from glowtrain.optim import OPTIMIZERS
-from glowtrain.trainer.graphs import DEFAULT_BATCH
 
-TRAINING = "Training"
 OPTIMIZER = "Optimizer"
-OUTPUT = "Output"
 
 SCHEDULES = ("constant", "cosine", "step", "exponential")
 LOSSES, OPTIMIZER_NAMES = names(losses.NAMED), names(OPTIMIZERS)
@@ -67,36 +64,6 @@ BACKENDS = backend_names()
 Backend = Annotated[
     str, typer.Option(metavar="B", help=f"One of {', '.join(BACKENDS)}.", autocompletion=names(BACKENDS))
 ]
-Threads = Annotated[
-    int | None,
-    typer.Option(min=1, max=MOST, metavar="N", help="Threads of compiled code (as many as there are cores)."),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        metavar="M",
-        help="Memory of a step: bytes (64MB), a share of what it needs (50%), small, or keep (compute nothing again).",
-    ),
-]
-MicroBatches = Annotated[
-    str,
-    typer.Option(
-        metavar="N",
-        help="Take each batch in N equal parts, one after the other, or in as few as --memory needs (auto).",
-    ),
-]
-MicroBatchCount = Annotated[
-    int,
-    typer.Option("--micro-batches", metavar="N", min=1, help="Take each batch in N equal parts, one after the other."),
-]
-Residuals = Annotated[
-    str | None,
-    typer.Option(
-        metavar="T",
-        help="What the backward pass reads of the forward pass waits for it as bf16, in half of the memory: bf16.",
-    ),
-]
-FixedPoint = Annotated[bool, typer.Option("--fixed-point", help="Quantized models in integers alone, without floats.")]
 CacheFolder = Annotated[
     Path | None,
     typer.Option("--cache", metavar="DIR", help="Keep compiled code in this folder and not in the user's."),
@@ -125,53 +92,7 @@ LossOutput = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
-Trainable = Annotated[
-    list[str],
-    typer.Option(
-        metavar="PATTERN",
-        help="Train only parameters whose names match (repeatable), e.g. 'head.*', or 32 rows of them: 'conv.*[:32]'.",
-        rich_help_panel=TRAINING,
-    ),
-]
-FreezeStatistics = Annotated[
-    bool,
-    typer.Option(
-        "--freeze-statistics",
-        help="Keep the running statistics of BatchNormalization whose scale is not trained, and normalise with them.",
-        rich_help_panel=TRAINING,
-    ),
-]
-TrainMetrics = Annotated[
-    bool,
-    typer.Option(
-        "--train-metrics",
-        help="Measure accuracy on the training batches, too: in the lines of epochs, --log and --plot.",
-        rich_help_panel=TRAINING,
-    ),
-]
 WholeStep = Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")]
-Epochs = Annotated[int, typer.Option(min=0, metavar="N", help="Passes over the data.")]
-BatchSize = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="B", help=f"Examples in a batch ({DEFAULT_BATCH}, or what the model is fixed to)."),
-]
-DropLast = Annotated[
-    bool,
-    typer.Option(
-        "--drop-last",
-        help="Leave out an epoch's last, short batch; of validation data, too, where the model's batch is fixed.",
-        rich_help_panel=TRAINING,
-    ),
-]
-Patience = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Stop after N epochs without progress, and keep the parameters of the best epoch.",
-        rich_help_panel=TRAINING,
-    ),
-]
 OptimizerChoice = Annotated[
     str,
     typer.Option(
@@ -227,24 +148,8 @@ WarmupSteps = Annotated[
 Out = Annotated[
     Path, typer.Option("--out", metavar="F", help="Where the trained ONNX model goes.", rich_help_panel=OUTPUT)
 ]
-Checkpoint = Annotated[
-    Path | None,
-    typer.Option(metavar="F", help="Written after every epoch, at Ctrl-C and at SIGTERM.", rich_help_panel=OUTPUT),
-]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help="Go on from the checkpoint if there is one; a --lr takes effect.",
-        rich_help_panel=OUTPUT,
-    ),
-]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Begin anew in place of an existing checkpoint.", rich_help_panel=OUTPUT)
-]
-Log = Annotated[Path | None, typer.Option(metavar="F", help="JSON lines, one an epoch.", rich_help_panel=OUTPUT)]
-Plot = Annotated[
-    Path | None, typer.Option(metavar="F", help="Curves of losses and accuracy: .png or .svg.", rich_help_panel=OUTPUT)
 ]
 StepOut = Annotated[
     Path | None, typer.Option(metavar="F", help="The whole training step as an ONNX model.", rich_help_panel=OUTPUT)

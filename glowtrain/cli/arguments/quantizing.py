@@ -1,4 +1,4 @@
-"""What the options of quantize mean: how to round, how to train, what to write; and the steps of a run."""
+"""The steps of a run of ``glowtrain quantize``."""
 
 from __future__ import annotations
 
@@ -12,99 +12,22 @@ import typer
 
 from glowtrain import quantization as q
 from glowtrain.backends.base import Backend
-from glowtrain.cli.arguments.files import check_reports
-from glowtrain.cli.arguments.quantize_options import Format
-from glowtrain.cli.arguments.training import RunLength, optimizer_of, schedule_of
+from glowtrain.cli.arguments.quantize_options import Finetuning, QuantizeFiles
 from glowtrain.cli.terminal.console import INTERRUPTED, err, out
-from glowtrain.errors import InputError
+from glowtrain.cli.terminal.records import Given
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.onnx_io import save
 from glowtrain.onnx_io.read.source import bytes_on_disk
-from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import plural
 from glowtrain.quantization.calibration.batches import Batch, batches
 from glowtrain.quantization.export.files import save_quantized
-from glowtrain.quantization.placement.scheme import ACTIVATIONS, WEIGHTS, Granularity
 from glowtrain.quantization.training.qat import finetune
-from glowtrain.trainer.graphs import default_batch, specs_of
-from glowtrain.types import Array, DType
+from glowtrain.trainer.graphs import specs_of
+from glowtrain.types import Array
 
 BATCH = 256
-
-
-@dataclass(frozen=True)
-class QuantizeFiles:
-    """What a run reads and writes beside its model and data."""
-
-    model: Path
-    profile: Path | None
-    page: Path | None
-    plain: Path | None
-    form: Format
-    opset: int | None
-    as_bytes: bool
-
-    def check(self) -> None:
-        """Raise :class:`InputError` before anything is loaded for a file that could not be written."""
-        new_profile = None if self.profile is None or self.profile.exists() else self.profile
-        check_reports(self.model, self.plain, new_profile, page=self.page)
-
-    def check_savable(self, recipe: q.Recipe) -> None:
-        """Raise :class:`QuantizationError` if the operator set that was asked for is too old for a recipe."""
-        if self.opset is not None:
-            recipe.check_opset(self.opset, as_bytes=self.as_bytes)
-
-    @property
-    def histograms(self) -> bool:
-        """Whether a file holds them."""
-        return self.page is not None or self.profile is not None
-
-
-@dataclass(frozen=True)
-class Finetuning:
-    """Training with rounding; for no ``epochs``, none."""
-
-    epochs: int
-    frozen: int | None
-    batch_size: int | None
-    drop_last: bool
-    optimizer: str
-    lr: float
-    schedule: str
-
-    def check(self, *, after_training: bool) -> None:
-        """Raise :class:`InputError` for options that contradict each other; ``after_training`` says whether some of
-        rounding after training were given."""
-        if self.frozen is not None and self.frozen > self.epochs:
-            raise InputError(f"--frozen {self.frozen} is part of the epochs of --qat, and these are {self.epochs}")
-        if self.epochs and after_training:
-            options = "--equalize, --correct-bias and --round-weights"
-            raise InputError(f"{options} are for rounding after training: --qat trains")
-
-    @property
-    def frozen_epochs(self) -> int:
-        """The last epochs, with BatchNormalization frozen."""
-        return self.epochs // 3 if self.frozen is None else self.frozen
-
-    def rule(self, model: Graph | Template, examples: int) -> Optimizer:
-        """The optimizer for a model and so many examples."""
-        size = default_batch(model) if self.batch_size is None else self.batch_size
-        updates = RunLength(self.epochs, size, self.drop_last).batches(examples)
-        return optimizer_of(self.optimizer, schedule_of(self.schedule, updates, 0), lr=self.lr)
-
-
-def activation_scheme(dtype: DType, *, symmetric: bool, power_of_two: bool) -> q.Scheme:
-    """How activations are rounded."""
-    form = "symmetric" if symmetric else ACTIVATIONS.form
-    return ACTIVATIONS.with_(dtype=dtype, form=form, power_of_two=power_of_two)
-
-
-def weight_scheme(dtype: DType, block: int, *, per_channel: bool, power_of_two: bool) -> q.Scheme:
-    """How weights are rounded."""
-    granularity: Granularity = "block" if block else "channel" if per_channel else "tensor"
-    return WEIGHTS.with_(dtype=dtype, granularity=granularity, block=block, power_of_two=power_of_two)
 
 
 def is_quantized(model: Graph | Template) -> bool:
@@ -119,13 +42,14 @@ def saying_what_is_lost(files: QuantizeFiles) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        err.print(f"interrupted: {files.model} was not written", style="red")
+        err.print(f"interrupted: {files.out_path} was not written", style="red")
         raise typer.Exit(INTERRUPTED) from None
 
 
 @dataclass
 class Run:
-    """A model, called ``model`` by whoever gave it, with its data and recipe, and the accuracies found so far."""
+    """A model, called ``model`` by whoever gave it, with its data and recipe, and how it is trained (``fit``); the
+    accuracies found so far."""
 
     network: Graph | Template
     arrays: tuple[dict[str, Array], dict[str, Array] | None]
@@ -134,6 +58,7 @@ class Run:
     backend: Backend
     seed: int
     model: str
+    fit: Given
 
     def __post_init__(self) -> None:
         self.accuracies: dict[str, float] = {}
@@ -163,13 +88,13 @@ class Run:
         arrays, validation = self.arrays
         count = len(next(iter(arrays.values())))
         trainer = finetune(
-            ready, arrays, self.loss, training.rule(ready, count),
-            epochs=training.epochs, frozen_epochs=training.frozen_epochs, batch_size=training.batch_size,
-            drop_last=training.drop_last, validation=validation, backend=self.backend, seed=self.seed,
+            ready, arrays, self.loss, training.rule(ready, count, self.fit),
+            epochs=training.qat, frozen_epochs=training.frozen_epochs, **self.fit,
+            validation=validation, backend=self.backend, seed=self.seed,
         )  # fmt: skip
         result = q.convert(trainer.model())
         assert isinstance(result, Graph)
-        self._measure(f"after {plural(training.epochs, 'epoch')} of training", result.template or result)
+        self._measure(f"after {plural(training.qat, 'epoch')} of training", result.template or result)
         return result
 
     def print_accuracies(self) -> None:
@@ -195,8 +120,8 @@ class Run:
 
     def write(self, model: Graph | Template, files: QuantizeFiles) -> None:
         """Save the model."""
-        size = self._stored(model, files, files.model)
-        out.print(f"wrote {files.model}: {files.form}, {byte_text(size)}")
+        size = self._stored(model, files, files.out_path)
+        out.print(f"wrote {files.out_path}: {files.form}, {byte_text(size)}")
 
     def _stored(self, model: Graph | Template, files: QuantizeFiles, path: Path | None) -> int:
         """The bytes of the model's file, which is written if there is a path."""

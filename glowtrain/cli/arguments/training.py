@@ -5,40 +5,82 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import typer
 
 from glowtrain import losses, optim
-from glowtrain.cli.arguments.options import OPTIMIZER, SCHEDULES, TRAINING
+from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.options import OPTIMIZER, SCHEDULES
+from glowtrain.cli.terminal.records import Given
+from glowtrain.compiler.service import options_for
 from glowtrain.errors import InputError
-from glowtrain.graph import Graph
-from glowtrain.lower.own_updates import residuals_for
-from glowtrain.memory.budget import budget_of
-from glowtrain.memory.residuals import checked_type
+from glowtrain.graph import Graph, Template
+from glowtrain.losses import Loss
+from glowtrain.memory.resources import TRAINING
 from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
+from glowtrain.settings import values_of
 from glowtrain.stages import Facts, Options
-from glowtrain.trainer.graphs import TrainerGraphs, optimizer_variables
-from glowtrain.trainer.micro_batches.split import MicroBatches, checked_count
+from glowtrain.trainer.graphs import TrainerGraphs, default_batch, optimizer_variables
+from glowtrain.trainer.settings import TrainingSpec
 
 FINAL_FACTOR = 0.01
 """Where an exponential schedule ends, as a factor on the learning rate."""
 
 
 @dataclass(frozen=True)
-class RunLength:
-    """How long a run is: epochs, of batches of a size."""
+class LossOptions:
+    """What is minimised."""
 
-    epochs: int
-    batch_size: int
-    drop_last: bool
+    loss: options.Loss = "softmax_cross_entropy"
+    output: options.LossOutput = None
 
-    def batches(self, examples: int) -> int:
-        """The batches of all epochs over so many examples."""
-        whole, rest = divmod(examples, self.batch_size)
-        return self.epochs * (whole + (rest > 0 and not self.drop_last))
+    @property
+    def named(self) -> Loss:
+        """The loss. Raises :class:`InputError` for an unknown one."""
+        return losses.by_name(self.loss, self.output)
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """An optimizer; what is None keeps its default."""
+
+    optimizer: options.OptimizerChoice = "adam"
+    lr: options.LearningRate = None
+    momentum: options.Momentum = None
+    nesterov: options.Nesterov = False
+    weight_decay: options.WeightDecay = None
+    no_decay: options.NoDecay = field(default_factory=list)
+    clip_norm: options.ClipNorm = None
+    clip_value: options.ClipValue = None
+    accumulate: options.Accumulate = 1
+
+    def rule(self, schedule: Schedule | None = None) -> Optimizer:
+        """The optimizer. Raises :class:`InputError` for an unknown one, and for a setting that it does not have."""
+        settings = values_of(self) | {"nesterov": self.nesterov or None, "no_decay": tuple(self.no_decay) or None}
+        return optimizer_of(settings.pop("optimizer"), schedule, **settings)
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """How the learning rate changes over a run."""
+
+    schedule: options.Schedule = "constant"
+    warmup: options.WarmupSteps = 0
+
+    def over(self, batches: int, accumulate: int) -> Schedule | None:
+        """The schedule of a run of so many batches, ``accumulate`` of which make an update. Raises
+        :class:`InputError`."""
+        return schedule_of(self.schedule, max(1, batches // accumulate), self.warmup)
+
+
+def batches_in(model: Graph | Template, examples: int, fit: Given) -> int:
+    """The batches of a run over so many examples, with the settings of :meth:`Trainer.fit`."""
+    size = default_batch(model) if fit["batch_size"] is None else fit["batch_size"]
+    whole, rest = divmod(examples, size)
+    return int(fit["epochs"] * (whole + (rest > 0 and not fit["drop_last"])))
 
 
 def require_train(context: typer.Context, *, train: bool, others: Collection[str] = ()) -> None:
@@ -51,16 +93,6 @@ def require_train(context: typer.Context, *, train: bool, others: Collection[str
     given = [each.opts[0] for each in training if is_given(context, each.name)]
     if given and not train:
         raise InputError(f"{', '.join(given)}: nothing is trained without --train")
-
-
-def step_options(micro_batches: int, residuals: str | None, *, train: bool) -> list[str]:
-    """Which of the options are given that are those of a step, such as parts of a batch. Ends as wrong usage where
-    nothing is trained."""
-    given = {"--residuals": residuals is not None, "--micro-batches": micro_batches > 1}
-    found = [name for name, is_there in given.items() if is_there]
-    if found and not train:
-        raise typer.BadParameter(f"{found[0]} are those of a training step (--train)", param_hint=found[0])
-    return found
 
 
 def is_given(context: typer.Context, name: str | None) -> bool:
@@ -109,28 +141,24 @@ def schedule_of(name: str, updates: int, warmup: int) -> Schedule | None:
     return None if name == "constant" else after[name]
 
 
-def step_graphs(
-    graph: Graph, loss: str, output: str | None, trainable: list[str], optimizer: str, momentum: float | None,
-    micro_batches: int = 1,
-) -> TrainerGraphs:  # fmt: skip
-    """The graphs that ``train`` would compile for a graph."""
-    rule = optimizer_of(optimizer, momentum=momentum)
-    return TrainerGraphs(
-        graph, losses.by_name(loss, output), rule, trainable or None, 0, unbiased=False, micro_batches=micro_batches
-    )
+@dataclass(frozen=True)
+class Compilation:
+    """What is compiled of a graph, which ``train`` would compile so, too: its training step, of the ``graphs`` of one,
+    or the graph itself."""
+
+    graphs: TrainerGraphs | None
+    step: Graph
+    options: Options
 
 
-def compile_options(
-    graph: Graph, facts: Facts, memory: str | None, residuals: str | None, *, fixed_point: bool = False
-) -> Options:
-    """What ``train`` and ``bundle`` compile a model or a step with. Raises :class:`InputError`."""
-    saved = residuals_for(graph, checked_type(residuals))
-    return Options(facts=facts, fixed_point=fixed_point, memory=budget_of(memory), residuals=saved)
-
-
-def parts_of_batches(given: str) -> MicroBatches:
-    """The parts of a batch, from text. Raises :class:`InputError`."""
-    return checked_count(int(given) if given.isdecimal() else given)
+def compilation_of(
+    graph: Graph, facts: Facts, loss: LossOptions, optimizer: OptimizerOptions, settings: Given, *, train: bool
+) -> Compilation:
+    """The step of a graph, or the graph, and how it is compiled. Raises :class:`InputError`."""
+    spec = TrainingSpec(graph, loss.named, optimizer.rule(), **settings)
+    graphs = TrainerGraphs(spec) if train else None
+    step = graph if graphs is None else graphs.step_of(graph)
+    return Compilation(graphs, step, options_for(step, spec, facts))
 
 
 def kept_for_updates(step: Graph, graph: Graph) -> set[str]:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import typer
 
-from glowtrain import bundles, data, losses
-from glowtrain.backends.cpu.threads.count import MOST
+from glowtrain import bundles, data
 from glowtrain.bundles.arguments import folder_of
 from glowtrain.bundles.contents import batch_symbol
-from glowtrain.bundles.devices.boards import BOARDS
-from glowtrain.bundles.faces.extras import FACES
-from glowtrain.bundles.request import Optimize
-from glowtrain.bundles.weights import Weights
+from glowtrain.bundles.writing import BundleSpec
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
-from glowtrain.cli.arguments.imports import import_modules
-from glowtrain.cli.arguments.models import open_model, parse_dims
+from glowtrain.cli.arguments.models import ModelFileOptions
 from glowtrain.cli.arguments.targets import TARGETS
-from glowtrain.cli.arguments.training import optimizer_of, require_train
+from glowtrain.cli.arguments.training import LossOptions, OptimizerOptions, require_train
 from glowtrain.cli.terminal.console import command, out
+from glowtrain.cli.terminal.records import From, Given
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
-from glowtrain.memory.byte_size import parse_bytes
-from glowtrain.memory.residuals import checked_type
 
-BundleTrain = Annotated[bool, typer.Option("--train", help="A bundle that trains, with --loss and --optimizer.")]
 BundleTarget = Annotated[
     list[str],
     typer.Option(
@@ -35,19 +30,26 @@ BundleTarget = Annotated[
         autocompletion=names(TARGETS),
     ),
 ]
-BundleBatch = Annotated[
+Batch = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Examples in a batch, where the model leaves it open.")
 ]
-BundleWeights = Annotated[
-    str, typer.Option(metavar="W", help="In the object file (object), beside it (file), or left out (none).")
-]
-BundleThreads = Annotated[
-    int, typer.Option(min=1, max=MOST, metavar="N", help="Threads that a host may share a step out to.")
-]
-BundleOptimize = Annotated[str, typer.Option(metavar="O", help="Code that is fast (speed) or small (size).")]
-BundleRam = Annotated[
-    str | None, typer.Option(metavar="BYTES", help="What the processor has, such as 256KB: more is an error.")
-]
+
+
+@dataclass(frozen=True)
+class BundleOptions:
+    """What a bundle does, and where."""
+
+    train: Annotated[bool, typer.Option("--train", help="A bundle that trains, with --loss and --optimizer.")] = False
+    target: BundleTarget = field(default_factory=lambda: ["host"])
+    batch: Batch = None
+
+    def requests(
+        self, network: Graph | Template, loss: LossOptions, optimizer: OptimizerOptions, settings: Given
+    ) -> Iterator[dict[str, Any]]:
+        """What is asked for, for each target."""
+        trained = {"loss": loss.named, "optimizer": optimizer.rule()} if self.train else {}
+        for each in self.target:
+            yield {**settings, **trained, "dims": batch_of(network, self.batch), "target": each}
 
 
 @command
@@ -55,58 +57,11 @@ def bundle(
     context: typer.Context,
     model: options.Model,
     out_path: Annotated[str, typer.Option("--out", metavar="DIR", help="The folder for the files.")],
-    train: BundleTrain = False,
-    target: BundleTarget = ["host"],  # noqa: B006  typer's way to say what is given
-    batch: BundleBatch = None,
-    dims: options.Dims = [],  # noqa: B006
-    open_batch: options.OpenBatch = False,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="What symbols and files begin with.")] = None,
-    weights: BundleWeights = "object",
-    threads: BundleThreads = 1,
-    fixed_point: options.FixedPoint = False,
-    memory: options.Memory = None,
-    micro_batches: options.MicroBatchCount = 1,
-    residuals: options.Residuals = None,
-    optimize: BundleOptimize = "speed",
-    ram: BundleRam = None,
-    board: Annotated[
-        str | None,
-        typer.Option(
-            metavar="B",
-            help=f"Also what an emulated board needs: {', '.join(BOARDS)}.",
-            autocompletion=names(tuple(BOARDS)),
-        ),
-    ] = None,
-    archive: Annotated[bool, typer.Option("--archive", help="libNAME.a as well, a static library.")] = False,
-    shared: Annotated[
-        bool, typer.Option("--shared", help="A shared library as well, and NAME.py, which needs NumPy alone.")
-    ] = False,
-    linker: Annotated[
-        str | None, typer.Option("--cc", metavar="COMMAND", help="The C compiler that links the shared library.")
-    ] = None,
-    face: Annotated[
-        list[str],
-        typer.Option(metavar="F", help=f"Repeatable: {', '.join(FACES)}.", autocompletion=names(tuple(FACES))),
-    ] = [],  # noqa: B006
-    page: Annotated[
-        bool, typer.Option("--page", help="For wasm32: a page as well, which trains the model on digits in a browser.")
-    ] = False,
-    seed: options.Seed = 0,
-    loss: options.Loss = "softmax_cross_entropy",
-    output: options.LossOutput = None,
-    trainable: options.Trainable = [],  # noqa: B006
-    freeze_statistics: options.FreezeStatistics = False,
-    untie: options.Untie = [],  # noqa: B006
-    optimizer: options.OptimizerChoice = "adam",
-    lr: options.LearningRate = None,
-    momentum: options.Momentum = None,
-    nesterov: options.Nesterov = False,
-    weight_decay: options.WeightDecay = None,
-    no_decay: options.NoDecay = [],  # noqa: B006
-    clip_norm: options.ClipNorm = None,
-    clip_value: options.ClipValue = None,
-    accumulate: options.Accumulate = 1,
-    modules: options.Modules = [],  # noqa: B006
+    what: BundleOptions,
+    file: ModelFileOptions,
+    settings: Annotated[Given, From(BundleSpec)],
+    loss: LossOptions,
+    optimizer: OptimizerOptions,
 ) -> None:
     """Write a model as files that run, and with --train also train, without Glowtrain, Python or any library.
 
@@ -121,59 +76,14 @@ def bundle(
 
     glowtrain bundle cnn --train --batch 32 --target wasm32 --page --out page
     """
-    require_train(context, train=train, others=("micro_batches", "residuals"))
-    import_modules(modules)
-    examples = data.digits().train if page else None
-    network = open_model(model, parse_dims(dims), examples, open_batch=open_batch, untie=untie, training=train)
-    rule = optimizer_of(
-        optimizer, lr=lr, momentum=momentum, nesterov=nesterov or None, weight_decay=weight_decay,
-        no_decay=tuple(no_decay) or None, clip_norm=clip_norm, clip_value=clip_value, accumulate=accumulate,
-    )  # fmt: skip
+    require_train(context, train=what.train)
+    file.import_modules()
+    examples = data.digits().train if settings["page"] else None
+    network = file.open(model, examples, training=what.train)
     folder = folder_of(out_path)
-    for each in target:
-        made = bundles.bundle(
-            network,
-            folder / each if len(target) > 1 else folder,
-            loss=losses.by_name(loss, output) if train else None,
-            optimizer=rule if train else None,
-            trainable=(trainable or None) if train else None,
-            freeze_statistics=freeze_statistics and train,
-            dims=batch_of(network, batch),
-            target=each,
-            name=name,
-            weights=weights_of(weights),
-            threads=threads,
-            fixed_point=fixed_point,
-            memory=memory,
-            micro_batches=micro_batches,
-            residuals=checked_type(residuals),
-            optimize=optimize_of(optimize),
-            ram=None if ram is None else parse_bytes(ram, "--ram"),
-            board=board,
-            seed=seed,
-            archive=archive,
-            shared=shared,
-            linker=linker,
-            faces=face,
-            page=page,
-        )
-        out.print(str(made))
-
-
-def weights_of(choice: str) -> Weights:
-    """Where weights go, by name. Raises :class:`InputError`."""
-    for known in ("object", "file", "none"):
-        if choice == known:
-            return known
-    raise InputError(f"--weights {choice}: choose object, file or none")
-
-
-def optimize_of(choice: str) -> Optimize:
-    """What code is to be, by name. Raises :class:`InputError`."""
-    for known in ("speed", "size"):
-        if choice == known:
-            return known
-    raise InputError(f"--optimize {choice}: choose speed or size")
+    for request in what.requests(network, loss, optimizer, settings):
+        path = folder / request["target"] if len(what.target) > 1 else folder
+        out.print(str(bundles.bundle(network, path, **request)))
 
 
 def batch_of(model: Graph | Template, batch: int | None) -> dict[str, int]:

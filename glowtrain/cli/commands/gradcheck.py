@@ -10,11 +10,9 @@ from pathlib import Path
 
 from glowtrain import losses
 from glowtrain.cli.arguments import gradcheck_options as given
-from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.feed import examples_in, some_inputs_in
 from glowtrain.cli.arguments.files import check_reports, write_texts
-from glowtrain.cli.arguments.imports import import_modules
-from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
+from glowtrain.cli.arguments.models import ModelFileOptions, as_graph
 from glowtrain.cli.terminal.console import command, note, out
 from glowtrain.cli.terminal.progress import counting
 from glowtrain.errors import InputError
@@ -38,6 +36,8 @@ LITTLE = 80
 @command
 def gradcheck(
     model: given.Model = None,
+    *,
+    file: ModelFileOptions,
     op: given.Operators = [],  # noqa: B006  typer's way to say "none given"
     profile: given.Profile = "ci",
     examples: given.Examples = None,
@@ -50,14 +50,10 @@ def gradcheck(
     failures: given.Failures = None,
     programs: given.Programs = None,
     first: given.First = 0,
-    dims: options.Dims = [],  # noqa: B006
-    open_batch: options.OpenBatch = False,
-    untie: given.Untie = [],  # noqa: B006
     input_path: given.Arrays = None,
     loss: given.Loss = None,
     output: given.Output = None,
     every: given.Every = False,
-    modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Check gradients against numerical differentiation, the interpreter, and compiled code.
 
@@ -75,9 +71,9 @@ def gradcheck(
 
     glowtrain gradcheck model.onnx --input batch.npz --loss mse
     """
-    import_modules(modules)
+    file.import_modules()
     check_reports(json_path, junit, markdown, page=html)
-    about_model = bool(input_path or loss or output or untie or open_batch)
+    about_model = bool(input_path or loss or output or file.untie or file.open_batch)
     _check_subject(model, op, programs, markdown, about_model=about_model)
     if model is None:
         chosen = (op or None) if programs is None else []
@@ -86,7 +82,7 @@ def gradcheck(
             chosen, profile, examples, seed, processes, failures, programs=programs, first=first
         )
     else:
-        network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie)
+        network = file.open(model)
         report = of_model(network, seed, input_path, loss, output)
     texts: list[tuple[Path | None, Callable[[], str]]] = [
         (json_path, lambda: f"{report.to_json()}\n"),
@@ -94,7 +90,7 @@ def gradcheck(
         (html, partial(html_page, report)),
     ]
     if isinstance(report, RegistryReport):
-        again = _again(modules, op, profile, examples, seed, programs, first, markdown)
+        again = _again(file.modules, op, profile, examples, seed, programs, first, markdown)
         texts.append((markdown, partial(page, report, again)))
     written = [*write_texts(*texts)]
     show(report, every=every or bool(op) or model is not None)

@@ -12,8 +12,7 @@ import typer
 from glowtrain import losses
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.files import check_differs, check_writable
-from glowtrain.cli.arguments.imports import import_modules
-from glowtrain.cli.arguments.models import open_model, parse_dims
+from glowtrain.cli.arguments.models import ModelFileOptions
 from glowtrain.cli.terminal.console import command, note, out
 from glowtrain.errors import InputError
 from glowtrain.grad import gradient_model, loss_graph
@@ -71,18 +70,15 @@ Total = Annotated[
 @command
 def gradients(
     model: options.Model,
+    file: ModelFileOptions,
     of: Of = [],  # noqa: B006  typer's way to say "none given"
     by: By = [],  # noqa: B006
     loss: LossName = None,
     output: LossOutput = None,
-    dims: options.Dims = [],  # noqa: B006
-    open_batch: options.OpenBatch = False,
-    untie: options.Untie = [],  # noqa: B006
     json_path: Json = None,
     out_path: GradientOut = None,
     total: Total = False,
     opset: options.Opset = None,
-    modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Say where gradients flow in a model before it is trained: which operators have a verified one, which nodes cut
     the way, which parameters get none, and what to do. The exit status is 1 where a parameter gets none.
@@ -98,7 +94,7 @@ def gradients(
 
     glowtrain gradients model.onnx --of scores --by x --out gradient.onnx
     """
-    import_modules(modules)
+    file.import_modules()
     if output is not None and loss is None:
         raise InputError("--output is what a --loss compares; --of names what is differentiated")
     if out_path is None and (total or opset is not None):
@@ -107,7 +103,7 @@ def gradients(
         raise InputError("--json is what is found without --out; give one of them")
     check_writable(json_path, out_path)
     check_differs(model, json_path, out_path)
-    network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie, training=out_path is None)
+    network = file.open(model, training=out_path is None)
     named = None if loss is None else losses.by_name(loss, output)
     if out_path is None:
         survey(network, named, of, by, json_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,11 +13,11 @@ import typer
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.files import check_reports, write_texts
-from glowtrain.cli.arguments.imports import import_modules
-from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
-from glowtrain.cli.arguments.training import compile_options, step_graphs, step_options
+from glowtrain.cli.arguments.models import ModelFileOptions, as_graph
+from glowtrain.cli.arguments.training import LossOptions, OptimizerOptions, compilation_of, require_train
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
+from glowtrain.cli.terminal.records import From, Given
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.profiling import table
@@ -25,8 +27,10 @@ from glowtrain.profiling.numbers import json_text
 from glowtrain.profiling.page import html_page
 from glowtrain.profiling.report import ProfileReport
 from glowtrain.profiling.trace import trace_text
+from glowtrain.trainer.fit import FitSpec
 from glowtrain.trainer.graphs import DEFAULT_BATCH, fixed_batch, specs_of
 from glowtrain.trainer.micro_batches.within_budget import proposing
+from glowtrain.trainer.settings import TrainingSettings
 
 Runs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs, of which the fastest counts.")]
 Html = Annotated[
@@ -40,29 +44,33 @@ Trace = Annotated[
 Json = Annotated[Path | None, typer.Option("--json", metavar="F", help="The numbers.", rich_help_panel=options.OUTPUT)]
 
 
+@dataclass(frozen=True)
+class Reports:
+    """Where the numbers go."""
+
+    html: Html = None
+    trace: Trace = None
+    json_path: Json = None
+
+    def write(self, report: ProfileReport) -> Iterator[Path]:
+        """Write them; the paths."""
+        texts = (self.html, html_page), (self.trace, trace_text), (self.json_path, json_text)
+        yield from write_texts(*((path, partial(text, report)) for path, text in texts))
+
+
 @command
 def profile(
+    context: typer.Context,
     model: options.Model,
+    file: ModelFileOptions,
+    loss: LossOptions,
+    optimizer: OptimizerOptions,
+    settings: Annotated[Given, From(TrainingSettings)],
+    fit: Annotated[Given, From(FitSpec, only=("batch_size",))],
+    reports: Reports,
     train: options.WholeStep = False,
     backend: options.Backend = "cpu",
-    threads: options.Threads = None,
-    memory: options.Memory = None,
-    micro_batches: options.MicroBatchCount = 1,
-    residuals: options.Residuals = None,
-    batch_size: options.BatchSize = None,
-    dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
-    open_batch: options.OpenBatch = False,
     runs: Runs = RUNS,
-    loss: options.Loss = "softmax_cross_entropy",
-    output: options.LossOutput = None,
-    trainable: options.Trainable = [],  # noqa: B006
-    untie: options.Untie = [],  # noqa: B006
-    optimizer: options.OptimizerChoice = "adam",
-    momentum: options.Momentum = None,
-    html: Html = None,
-    trace: Trace = None,
-    json_path: Json = None,
-    modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Run a compiled model on made-up inputs, and print for each kernel its time, what it did in it beside what this
     machine can do, and which layers it belongs to.
@@ -75,25 +83,22 @@ def profile(
 
     glowtrain profile cnn --train --memory small
     """
-    import_modules(modules)
-    check_reports(trace, json_path, page=html)
-    step_options(micro_batches, residuals, train=train)
-    chosen = backend_of(backend, threads)
-    graph = model_graph(model, dims, batch_size, open_batch=open_batch, untie=untie)
-    graphs = step_graphs(graph, loss, output, trainable, optimizer, momentum, micro_batches) if train else None
-    step = graph if graphs is None else graphs.step_of(graph)
-    how = compile_options(step, chosen.facts, memory, residuals)
-    with waiting("profiling") as told, proposing(graphs, graph.binding, how, chosen):
-        report = measured(step, chosen, runs, told=told, options=how)
+    require_train(context, train=train)
+    file.import_modules()
+    check_reports(reports.trace, reports.json_path, page=reports.html)
+    chosen = backend_of(backend, settings["threads"])
+    graph = model_graph(model, file, fit["batch_size"])
+    compiled = compilation_of(graph, chosen.facts, loss, optimizer, settings, train=train)
+    with waiting("profiling") as told, proposing(compiled.graphs, graph.binding, compiled.options, chosen):
+        report = measured(compiled.step, chosen, runs, told=told, options=compiled.options)
     show(report)
-    texts = (html, html_page), (trace, trace_text), (json_path, json_text)
-    for path in write_texts(*((path, partial(text, report)) for path, text in texts)):
+    for path in reports.write(report):
         out.print(f"wrote {path}")
 
 
-def model_graph(model: str, dims: list[str], batch_size: int | None, *, open_batch: bool, untie: list[str]) -> Graph:
+def model_graph(model: str, file: ModelFileOptions, batch_size: int | None) -> Graph:
     """The model at a size of its batch. Raises :class:`InputError` for another one than it is fixed to."""
-    network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie)
+    network = file.open(model)
     if isinstance(network, Graph) and batch_size not in (None, fixed_batch(specs_of(network))):
         raise InputError(
             f"{model}: --batch-size {batch_size} is not what its inputs are bound to; bind others with --dims, or open "

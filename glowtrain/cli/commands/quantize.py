@@ -3,41 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from glowtrain import losses
 from glowtrain import quantization as q
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.arguments import options
-from glowtrain.cli.arguments import quantize_options as given
-from glowtrain.cli.arguments.cache import kept
+from glowtrain.cli.arguments.cache import BackendOptions
 from glowtrain.cli.arguments.feed import Fed, Stored, feed, stored
 from glowtrain.cli.arguments.files import check_differs, check_writable
-from glowtrain.cli.arguments.imports import import_modules
-from glowtrain.cli.arguments.models import open_model, parse_dims
-from glowtrain.cli.arguments.quantizing import (
+from glowtrain.cli.arguments.models import ModelFileOptions
+from glowtrain.cli.arguments.quantize_options import (
+    Calibrate,
+    CalibrationOptions,
+    Dynamic,
     Finetuning,
     QuantizeFiles,
-    Run,
-    activation_scheme,
-    is_quantized,
-    saying_what_is_lost,
-    weight_scheme,
+    Ranking,
+    SchemeOptions,
 )
-from glowtrain.cli.arguments.training import is_given
+from glowtrain.cli.arguments.quantizing import Run, is_quantized, saying_what_is_lost
+from glowtrain.cli.arguments.training import LossOptions, is_given
 from glowtrain.cli.terminal.console import command, out
+from glowtrain.cli.terminal.records import From, Given
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.onnx_io import save
 from glowtrain.quantization.training.qat import prepare_training, resume_training
+from glowtrain.trainer.fit import FitSpec
 from glowtrain.trainer.graphs import specs_of
-from glowtrain.types import DTYPES
+from glowtrain.trainer.settings import TrainingSettings
 
-EXAMPLES = 1024
 DYNAMIC = "model", "out_path", "dynamic", "dims", "open_batch", "untie", "keep", "opset", "modules"
 """Arguments that mean something with --dynamic."""
 
@@ -46,50 +45,20 @@ DYNAMIC = "model", "out_path", "dynamic", "dims", "open_batch", "untie", "keep",
 def quantize(
     context: typer.Context,
     model: options.Model,
-    out_path: given.Out,
-    calibrate: given.Calibrate = None,
-    dynamic: given.Dynamic = False,
+    files: QuantizeFiles,
+    file: ModelFileOptions,
+    on: BackendOptions,
+    settings: Annotated[Given, From(TrainingSettings, only=("threads", "seed"))],
+    scheme: SchemeOptions,
+    calibration: CalibrationOptions,
+    training: Finetuning,
+    fit: Annotated[Given, From(FitSpec, only=("batch_size", "drop_last"))],
+    loss: LossOptions,
+    calibrate: Calibrate = None,
+    dynamic: Dynamic = False,
     data_dir: options.DataDir = None,
-    dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
-    open_batch: options.OpenBatch = False,
-    backend: options.Backend = "cpu",
-    threads: options.Threads = None,
-    cache: options.CacheFolder = None,
-    no_cache: options.NoCache = False,
-    activations: given.ActivationType = given.Activations.u8,
-    weights: given.WeightType = given.Weights.i8,
-    per_channel: given.PerChannel = True,
-    block: given.Block = 0,
-    symmetric: given.Symmetric = False,
-    power_of_two: given.PowerOfTwo = False,
-    keep: given.Keep = [],  # noqa: B006
-    keep_sensitive: given.KeepSensitive = 0,
-    method: given.CalibrationMethod = given.MINMAX,
-    weight_method: given.WeightCalibrationMethod = given.WEIGHT_MINMAX,
-    examples: given.Examples = EXAMPLES,
-    profile: given.ProfileFile = None,
-    equalize: given.Equalize = False,
-    correct_bias: given.CorrectBias = False,
-    round_weights: given.RoundWeights = 0,
-    qat: given.Epochs = 0,
-    frozen: given.FrozenEpochs = None,
-    batch_size: options.BatchSize = None,
-    drop_last: options.DropLast = False,
-    optimizer: given.OptimizerName = "adam",
-    lr: given.LearningRate = 2e-4,
-    schedule: given.ScheduleName = "cosine",
-    loss: options.Loss = "softmax_cross_entropy",
     labels: options.Labels = None,
-    output: options.LossOutput = None,
-    untie: options.Untie = [],  # noqa: B006
-    seed: options.Seed = 0,
-    form: given.FileFormat = given.QDQ,
-    as_bytes: given.AsBytes = False,
-    report: given.ReportPage = None,
-    json_path: given.ReportJson = None,
-    sensitivity: given.Ranking = False,
-    opset: options.Opset = None,
-    modules: options.Modules = [],  # noqa: B006
+    sensitivity: Ranking = False,
 ) -> None:
     """Round a model's tensors to integers, after training or while it is trained on, and write it as ONNX.
 
@@ -107,34 +76,25 @@ def quantize(
     """
     if dynamic:
         _check_dynamic(context)
-        import_modules(modules)
-        check_writable(out_path)
-        check_differs(model, out_path)
-        network = open_model(model, parse_dims(dims), untie=untie, open_batch=open_batch, training=False)
-        _write_dynamic(network, out_path, keep, opset)
-        return
-    if calibrate is None:
+    elif calibrate is None:
         raise InputError("quantize takes typical data, --calibrate D, or rounds without them, --dynamic")
-    import_modules(modules)
-    files = QuantizeFiles(out_path, profile, report, json_path, form, opset, as_bytes)
-    training = Finetuning(qat, frozen, batch_size, drop_last, optimizer, lr, schedule)
+    file.import_modules()
+    if dynamic or calibrate is None:
+        check_writable(files.out_path)
+        check_differs(model, files.out_path)
+        _write_dynamic(file.open(model, training=False), files, scheme.keep)
+        return
     files.check()
-    training.check(after_training=equalize or correct_bias or round_weights > 0)
+    training.check(after_training=calibration.after_training)
     loaded = stored(calibrate, data_dir)
-    network = open_model(model, parse_dims(dims), loaded.train, seed, untie=untie, open_batch=open_batch)
-    rule = losses.by_name(loss, output)
-    fed = _fed(loaded, network, rule, labels, trained=qat > 0)
-    recipe = q.Recipe(
-        activation_scheme(DTYPES[activations], symmetric=symmetric, power_of_two=power_of_two),
-        weight_scheme(DTYPES[weights], block, per_channel=per_channel, power_of_two=power_of_two),
-        method=str(method), weight_method=str(weight_method), keep=keep, keep_sensitive=keep_sensitive,
-        equalize=equalize, correct_bias=correct_bias, round_weights=round_weights,
-    )  # fmt: skip
+    network = file.open(model, loaded.train, settings["seed"])
+    fed = _fed(loaded, network, loss.named, labels, trained=training.qat > 0)
+    recipe = calibration.recipe(scheme)
     files.check_savable(recipe)
-    chosen = backend_of(kept(backend, cache, no_cache=no_cache), threads)
-    run = Run(network, (fed.train, fed.valid), recipe, rule, chosen, seed, model)
+    chosen = backend_of(on.chosen, settings["threads"])
+    run = Run(network, (fed.train, fed.valid), recipe, loss.named, chosen, settings["seed"], model, fit)
     with saying_what_is_lost(files):
-        run.write(_result(run, training, files, examples, sensitivity=sensitivity), files)
+        run.write(_result(run, training, files, calibration.examples, sensitivity=sensitivity), files)
 
 
 def _check_dynamic(context: typer.Context) -> None:
@@ -146,9 +106,10 @@ def _check_dynamic(context: typer.Context) -> None:
         )
 
 
-def _write_dynamic(network: Graph | Template, path: Path, keep: Sequence[str], opset: int | None) -> None:
+def _write_dynamic(network: Graph | Template, files: QuantizeFiles, keep: Sequence[str]) -> None:
     """The model whose rows are quantized as they come, and what it takes beside what it took."""
     result = network.map(lambda graph: q.dynamic(graph, keep=keep))
+    path, opset = files.out_path, files.opset
     before, after = save(network, opset=opset).ByteSize(), save(result, path, opset=opset).ByteSize()
     out.print(f"wrote {path}: {byte_text(after)} instead of {byte_text(before)}")
 
@@ -170,7 +131,7 @@ def _result(
 
 def _trained_on(run: Run, training: Finetuning, files: QuantizeFiles, *, sensitivity: bool) -> Graph:
     """The model, which is quantized, after more training."""
-    if not training.epochs:
+    if not training.qat:
         raise InputError(f"{run.model} is quantized already; --qat EPOCHS trains it on")
     if files.page or files.plain or sensitivity:
         raise InputError(f"{run.model} is quantized already: there is no float model to compare it with in a report")
@@ -185,7 +146,7 @@ def _quantized(
     """The float model quantized, and trained with rounding if that was asked for; what it costs is reported."""
     found = run.calibrated(examples, files)
     result: Graph | Template = found.model
-    if training.epochs:
+    if training.qat:
         result = run.trained(prepare_training(run.network, found.profile, run.recipe), training)
     run.report(found, result, files, sensitivity=sensitivity)
     return result

@@ -10,14 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from glowtrain.cli.arguments import options
-from glowtrain.cli.arguments.cache import kept
+from glowtrain.cli.arguments.cache import BackendOptions
 from glowtrain.cli.arguments.feed import examples_in, inputs_in
 from glowtrain.cli.arguments.files import check_arrays, write_arrays
-from glowtrain.cli.arguments.imports import import_modules
-from glowtrain.cli.arguments.models import open_model, parse_dims
+from glowtrain.cli.arguments.models import FileOptions
 from glowtrain.cli.terminal.console import command, out, seconds
+from glowtrain.cli.terminal.records import From, Given
 from glowtrain.compiler import compile
 from glowtrain.graph.specialise.binding import part_name
+from glowtrain.memory.resources import Resources
+from glowtrain.trainer.fit import FitSpec
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.trainer.predict import Predictor
 from glowtrain.types import Array, type_of
@@ -28,14 +30,10 @@ def run(
     model: options.Model,
     input_path: Annotated[Path, typer.Option("--input", metavar="IN.npz", help="An array for each input, by name.")],
     output_path: Annotated[Path, typer.Option("--output", metavar="OUT.npz", help="Where the outputs go, by name.")],
-    batch_size: options.BatchSize = None,
-    dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
-    open_batch: options.OpenBatch = False,
-    backend: options.Backend = "cpu",
-    threads: options.Threads = None,
-    cache: options.CacheFolder = None,
-    no_cache: options.NoCache = False,
-    modules: options.Modules = [],  # noqa: B006
+    file: FileOptions,
+    on: BackendOptions,
+    settings: Annotated[Given, From(Resources, but=("residuals",))],
+    fit: Annotated[Given, From(FitSpec, only=("batch_size",))],
 ) -> None:
     """Run a model on arrays: floats and integers in the model's own types, whatever those in the file are.
 
@@ -43,14 +41,14 @@ def run(
 
     Example: glowtrain run trained.onnx --input images.npz --output scores.npz
     """
-    import_modules(modules)
+    file.import_modules()
     check_arrays(output_path)
-    network = open_model(model, parse_dims(dims), open_batch=open_batch, training=False)
+    network = file.open(model, training=False)
     arrays = inputs_in(examples_in(input_path, specs_of(network)), network)
-    predict = Predictor(compile(network, kept(backend, cache, no_cache=no_cache), threads=threads))
-    predict.prepare(arrays, batch_size)
+    predict = Predictor(compile(network, on.chosen, **settings))
+    predict.prepare(arrays, **fit)
     began = time.perf_counter()
-    outputs = dict(flat(predict(arrays, batch_size)))
+    outputs = dict(flat(predict(arrays, **fit)))
     spent = time.perf_counter() - began
     write_arrays(output_path, outputs)
     shown = ", ".join(f"{name} {type_of(array)}" for name, array in outputs.items())

@@ -5,76 +5,83 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from glowtrain import losses
 from glowtrain.cli.arguments import options
-from glowtrain.cli.arguments.cache import kept
+from glowtrain.cli.arguments.cache import BackendOptions
 from glowtrain.cli.arguments.feed import Fed, feed, stored
 from glowtrain.cli.arguments.files import check_writable
-from glowtrain.cli.arguments.imports import import_modules
-from glowtrain.cli.arguments.models import open_model, parse_dims
-from glowtrain.cli.arguments.training import RunLength, optimizer_of, parts_of_batches, schedule_of
+from glowtrain.cli.arguments.models import ModelFileOptions
+from glowtrain.cli.arguments.training import LossOptions, OptimizerOptions, ScheduleOptions, batches_in
 from glowtrain.cli.terminal.console import INTERRUPTED, command, note, out, seconds
+from glowtrain.cli.terminal.records import From, Given
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
-from glowtrain.memory.residuals import checked_type
 from glowtrain.onnx_io.write import save as writing
 from glowtrain.presentation.words import plural
 from glowtrain.trainer import History, Trainer
 from glowtrain.trainer.checkpoints.checkpoint import Position
-from glowtrain.trainer.graphs import DEFAULT_EPOCHS, default_batch, specs_of
+from glowtrain.trainer.fit import FitSpec
+from glowtrain.trainer.graphs import specs_of
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.interrupts import Terminated
+from glowtrain.trainer.settings import TrainingSettings
+
+
+@dataclass(frozen=True)
+class TrainFiles:
+    """What a run reads and writes beside its model and data."""
+
+    out_path: options.Out
+    overwrite: options.Overwrite = False
+    step_out: options.StepOut = None
+    opset: options.Opset = None
+
+    def check(self, fit: Given) -> None:
+        """Raise :class:`InputError` before anything is loaded for a file that could not be written, be it one of the
+        settings of :meth:`Trainer.fit`."""
+        checkpoint = fit["checkpoint"]
+        if fit["resume"] and checkpoint is None:
+            raise InputError("--resume needs --checkpoint F, the file to go on from")
+        if fit["resume"] and self.overwrite:
+            raise InputError("give --resume or --overwrite, not both")
+        if checkpoint is not None and checkpoint.is_file() and not (fit["resume"] or self.overwrite):
+            raise InputError(f"{checkpoint} exists: --resume goes on from it, --overwrite begins anew in its place")
+        check_writable(self.out_path, checkpoint, fit["log"], self.step_out)
+        if fit["plot"] is not None:
+            check_plot(fit["plot"])
+
+    def check_savable(self, trainer: Trainer) -> None:
+        """Raise :class:`ModelError` before training for what could not be saved after it."""
+        writing.save(trainer.model(), opset=self.opset)
+        if self.step_out is not None:
+            writing.save(trainer.graph, opset=self.opset)
+
+    def write(self, trainer: Trainer) -> None:
+        """Save the trained model, and the step if it was asked for, and say so."""
+        writing.save(trainer.model(), self.out_path, opset=self.opset)
+        out.print(f"{_stopped(trainer.history)}; wrote {self.out_path}")
+        if self.step_out is not None:
+            writing.save(trainer.graph, self.step_out, opset=self.opset)
+            out.print(f"wrote {self.step_out}: the training step, {_inputs(trainer.graph)}")
 
 
 @command
 def train(
     model: options.Model,
     dataset: options.Data,
-    out_path: options.Out,
-    epochs: options.Epochs = DEFAULT_EPOCHS,
-    batch_size: options.BatchSize = None,
-    drop_last: options.DropLast = False,
+    files: TrainFiles,
+    fit: Annotated[Given, From(FitSpec)],
+    schedule: ScheduleOptions,
+    file: ModelFileOptions,
+    on: BackendOptions,
+    loss: LossOptions,
+    optimizer: OptimizerOptions,
+    settings: Annotated[Given, From(TrainingSettings)],
     data_dir: options.DataDir = None,
-    dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
-    open_batch: options.OpenBatch = False,
-    backend: options.Backend = "cpu",
-    threads: options.Threads = None,
-    memory: options.Memory = None,
-    micro_batches: options.MicroBatches = "1",
-    residuals: options.Residuals = None,
-    cache: options.CacheFolder = None,
-    no_cache: options.NoCache = False,
-    seed: options.Seed = 0,
-    loss: options.Loss = "softmax_cross_entropy",
     labels: options.Labels = None,
-    output: options.LossOutput = None,
-    trainable: options.Trainable = [],  # noqa: B006
-    freeze_statistics: options.FreezeStatistics = False,
-    untie: options.Untie = [],  # noqa: B006
-    train_metrics: options.TrainMetrics = False,
-    patience: options.Patience = None,
-    optimizer: options.OptimizerChoice = "adam",
-    lr: options.LearningRate = None,
-    momentum: options.Momentum = None,
-    nesterov: options.Nesterov = False,
-    weight_decay: options.WeightDecay = None,
-    no_decay: options.NoDecay = [],  # noqa: B006
-    clip_norm: options.ClipNorm = None,
-    clip_value: options.ClipValue = None,
-    accumulate: options.Accumulate = 1,
-    schedule: options.Schedule = "constant",
-    warmup: options.WarmupSteps = 0,
-    checkpoint: options.Checkpoint = None,
-    resume: options.Resume = False,
-    overwrite: options.Overwrite = False,
-    log: options.Log = None,
-    plot: options.Plot = None,
-    step_out: options.StepOut = None,
-    opset: options.Opset = None,
-    modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Train a model and write it as ONNX.
 
@@ -88,100 +95,43 @@ def train(
 
     glowtrain train cnn --data digits --epochs 10 --checkpoint run.safetensors --resume --out trained.onnx
     """
-    import_modules(modules)
-    files = TrainFiles(out_path, checkpoint, resume, overwrite, log, plot, step_out, opset)
-    files.check()
+    file.import_modules()
+    files.check(fit)
     loaded = stored(dataset, data_dir)
-    network = open_model(model, parse_dims(dims), loaded.train, seed, untie=untie, open_batch=open_batch)
-    chosen = losses.by_name(loss, output)
-    fed = feed(loaded, specs_of(network), chosen, labels)
-    length = RunLength(epochs, default_batch(network) if batch_size is None else batch_size, drop_last)
-    updates = max(1, length.batches(len(fed)) // accumulate)
-    rule = optimizer_of(
-        optimizer, schedule_of(schedule, updates, warmup), lr=lr, momentum=momentum, nesterov=nesterov or None,
-        weight_decay=weight_decay, no_decay=tuple(no_decay) or None, clip_norm=clip_norm, clip_value=clip_value,
-        accumulate=accumulate,
-    )  # fmt: skip
-    trainer = Trainer(
-        network, chosen, rule, trainable or None, kept(backend, cache, no_cache=no_cache), seed,
-        freeze_statistics=freeze_statistics, metrics=train_metrics, threads=threads, memory=memory,
-        micro_batches=parts_of_batches(micro_batches), residuals=checked_type(residuals),
-    )  # fmt: skip
+    network = file.open(model, loaded.train, settings["seed"])
+    fed = feed(loaded, specs_of(network), loss.named, labels)
+    batches = batches_in(network, len(fed), fit)
+    rule = optimizer.rule(schedule.over(batches, optimizer.accumulate))
+    trainer = Trainer(network, loss.named, rule, backend=on.chosen, **settings)
     files.check_savable(trainer)
     _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")
-    _fit(trainer, fed, files, length, patience)
+    _fit(trainer, fed, files, fit)
     files.write(trainer)
 
 
-@dataclass(frozen=True)
-class TrainFiles:
-    """What a run reads and writes beside its model and data."""
-
-    model: Path
-    checkpoint: Path | None
-    resume: bool
-    overwrite: bool
-    log: Path | None
-    plot: Path | None
-    step: Path | None
-    opset: int | None
-
-    def check(self) -> None:
-        """Raise :class:`InputError` before anything is loaded for a file that could not be written."""
-        if self.resume and self.checkpoint is None:
-            raise InputError("--resume needs --checkpoint F, the file to go on from")
-        if self.resume and self.overwrite:
-            raise InputError("give --resume or --overwrite, not both")
-        if self.checkpoint is not None and self.checkpoint.is_file() and not (self.resume or self.overwrite):
-            raise InputError(
-                f"{self.checkpoint} exists: --resume goes on from it, --overwrite begins anew in its place"
-            )
-        check_writable(self.model, self.checkpoint, self.log, self.step)
-        if self.plot is not None:
-            check_plot(self.plot)
-
-    def check_savable(self, trainer: Trainer) -> None:
-        """Raise :class:`ModelError` before training for what could not be saved after it."""
-        writing.save(trainer.model(), opset=self.opset)
-        if self.step is not None:
-            writing.save(trainer.graph, opset=self.opset)
-
-    def write(self, trainer: Trainer) -> None:
-        """Save the trained model, and the step if it was asked for, and say so."""
-        writing.save(trainer.model(), self.model, opset=self.opset)
-        out.print(f"{_stopped(trainer.history)}; wrote {self.model}")
-        if self.step is not None:
-            writing.save(trainer.graph, self.step, opset=self.opset)
-            out.print(f"wrote {self.step}: the training step, {_inputs(trainer.graph)}")
-
-
-def _fit(trainer: Trainer, fed: Fed, files: TrainFiles, length: RunLength, patience: int | None) -> None:
+def _fit(trainer: Trainer, fed: Fed, files: TrainFiles, fit: Given) -> None:
     """Train; at Ctrl-C or SIGTERM keep what there is."""
+    best = fit["patience"] is not None
     try:
-        trainer.fit(
-            fed.train, length.epochs, length.batch_size, fed.valid, drop_last=length.drop_last,
-            patience=patience, restore_best=patience is not None,
-            checkpoint=files.checkpoint, resume=files.resume, log=files.log, plot=files.plot,
-            progress=sys.stdout,
-        )  # fmt: skip
+        trainer.fit(fed.train, validation=fed.valid, restore_best=best, progress=sys.stdout, **fit)
     except InputError as error:
         raise InputError(fed.explained(str(error))) from None
     except (KeyboardInterrupt, Terminated) as wish:
-        _keep(trainer, files)
+        _keep(trainer, files, fit["checkpoint"])
         if isinstance(wish, Terminated):
             raise
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _keep(trainer: Trainer, files: TrainFiles) -> None:
+def _keep(trainer: Trainer, files: TrainFiles, checkpoint: Path | None) -> None:
     """After Ctrl-C or SIGTERM: say how to go on from the checkpoint; without one, save the model as it is."""
-    if files.checkpoint is not None:
-        note(f"go on with --checkpoint {files.checkpoint} --resume; {files.model} was not written")
+    if checkpoint is not None:
+        note(f"go on with --checkpoint {checkpoint} --resume; {files.out_path} was not written")
     elif trainer.whole and trainer.position != Position():
-        writing.save(trainer.model(), files.model, opset=files.opset)
-        note(f"wrote {files.model}: the model as it is now (with --checkpoint F a run can go on)")
+        writing.save(trainer.model(), files.out_path, opset=files.opset)
+        note(f"wrote {files.out_path}: the model as it is now (with --checkpoint F a run can go on)")
     else:
-        note(f"{files.model} was not written")
+        note(f"{files.out_path} was not written")
 
 
 def _announce(trainer: Trainer, examples: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from glowtrain import losses
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm.target import Target
@@ -19,25 +20,19 @@ from glowtrain.bundles.verify.record import Record, check_against, record_of, re
 from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
-from glowtrain.cli.arguments.imports import import_modules
-from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
+from glowtrain.cli.arguments.models import ModelFileOptions, as_graph
 from glowtrain.cli.arguments.targets import TARGETS
-from glowtrain.cli.arguments.training import (
-    compile_options,
-    is_given,
-    optimizer_of,
-    require_train,
-    step_graphs,
-    step_options,
-)
+from glowtrain.cli.arguments.training import LossOptions, OptimizerOptions, compilation_of, is_given, require_train
 from glowtrain.cli.commands.bundle import batch_of
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
-from glowtrain.compiler.service import in_bytes
+from glowtrain.cli.terminal.records import From, Given
+from glowtrain.compiler.service import in_bytes, options_for
 from glowtrain.errors import InputError
 from glowtrain.graph import Template
 from glowtrain.presentation.words import plural
 from glowtrain.stages import Facts, Options
+from glowtrain.trainer.settings import TrainingSettings
 from glowtrain.verification import ladder, random_inputs
 
 Settings = Callable[[Facts], Options]
@@ -48,28 +43,10 @@ ELSEWHERE = "Other processors"
 """The panel of the options that compare with them."""
 
 
-@command
-def verify(
-    context: typer.Context,
-    model: options.Model,
-    train: options.WholeStep = False,
-    backend: options.Backend = "cpu",
-    memory: options.Memory = None,
-    micro_batches: options.MicroBatchCount = 1,
-    residuals: options.Residuals = None,
-    fixed_point: options.FixedPoint = False,
-    batch: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help=f"Examples in a batch that the model leaves open ({BATCH}).")
-    ] = None,
-    dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
-    open_batch: options.OpenBatch = False,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Fixes the inputs, which are drawn.")] = 0,
-    loss: options.Loss = "softmax_cross_entropy",
-    output: options.LossOutput = None,
-    trainable: options.Trainable = [],  # noqa: B006
-    untie: options.Untie = [],  # noqa: B006
-    optimizer: options.OptimizerChoice = "adam",
-    momentum: options.Momentum = None,
+@dataclass(frozen=True)
+class OtherProcessors:
+    """Which processors are compared with this one, and how."""
+
     target: Annotated[
         list[str],
         typer.Option(
@@ -78,23 +55,53 @@ def verify(
             autocompletion=names(TARGETS),
             rich_help_panel=ELSEWHERE,
         ),
-    ] = [],  # noqa: B006
+    ] = field(default_factory=list)
     compiler: Annotated[
         str | None, typer.Option("--cc", metavar="C", help="The C compiler for it.", rich_help_panel=ELSEWHERE)
-    ] = None,
+    ] = None
     run: Annotated[
         str, typer.Option(metavar="R", help="What runs its programs, {} being one.", rich_help_panel=ELSEWHERE)
-    ] = PROGRAM,
-    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Of training.", rich_help_panel=ELSEWHERE)] = STEPS,
+    ] = PROGRAM
+    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Of training.", rich_help_panel=ELSEWHERE)] = STEPS
     record: Annotated[
         Path | None,
         typer.Option(metavar="F", help="Write what this machine computes.", rich_help_panel=ELSEWHERE),
-    ] = None,
+    ] = None
     against: Annotated[
         Path | None,
         typer.Option(metavar="F", help="Compare with what another machine recorded.", rich_help_panel=ELSEWHERE),
+    ] = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether there are any."""
+        return bool(self.target or self.record or self.against)
+
+    def check(self, context: typer.Context) -> None:
+        """Raise :class:`InputError` for options of other processors where there are none."""
+        if self.requested:
+            return
+        if self.compiler is not None or self.run != PROGRAM:
+            raise InputError("--cc and --run are for a bundle: name its --target")
+        if is_given(context, "steps"):
+            raise InputError("--steps is for --target, --record and --against: the ladder compares one step")
+
+
+@command
+def verify(
+    context: typer.Context,
+    model: options.Model,
+    file: ModelFileOptions,
+    loss: LossOptions,
+    optimizer: OptimizerOptions,
+    settings: Annotated[Given, From(TrainingSettings, but=("threads", "seed"))],
+    others: OtherProcessors,
+    train: options.WholeStep = False,
+    backend: options.Backend = "cpu",
+    batch: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help=f"Examples in a batch that the model leaves open ({BATCH}).")
     ] = None,
-    modules: options.Modules = [],  # noqa: B006
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Fixes the inputs, which are drawn.")] = 0,
 ) -> None:
     """Run a model in every form that the compiler gives it, and compare each with the reference in double precision.
 
@@ -116,57 +123,39 @@ def verify(
     glowtrain verify mlp --train --record here.json
     """
     require_train(context, train=train, others=("steps",))
-    import_modules(modules)
-    step_options(micro_batches, residuals, train=train)
-    processors = [Target.named(each) for each in target]
-    network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie)
+    others.check(context)
+    file.import_modules()
+    network = file.open(model)
     bound = batch_of(network, batch)
     graph = network.bind(bound) if bound and isinstance(network, Template) else as_graph(network, BATCH)
-    if target or record or against:
-        contents = contents_of(
-            graph,
-            losses.by_name(loss, output) if train else None,
-            optimizer_of(optimizer, momentum=momentum) if train else None,
-            (trainable or None) if train else None,
-            {},
-            None,
-            micro_batches=micro_batches,
-        ).fixed()
-
-        def settings(facts: Facts) -> Options:
-            step = contents.graphs[STEP if train else PREDICT]
-            return compile_options(step, facts, memory, residuals, fixed_point=fixed_point)
-
-        _compare_bits(contents, settings, processors, ExampleRunner(compiler, run), steps, seed, record, against)
+    if others.requested:
+        chosen, rule = (loss.named, optimizer.rule()) if train else (None, None)
+        own = TrainingSettings(**settings)
+        contents = contents_of(graph, chosen, rule, own, {}, None).fixed()
+        how = partial(options_for, contents.graphs[STEP if train else PREDICT], own)
+        _compare_bits(contents, how, others, seed)
         return
-    if compiler is not None or run != PROGRAM:
-        raise InputError("--cc and --run are for a bundle: name its --target")
-    if is_given(context, "steps"):
-        raise InputError("--steps is for --target, --record and --against: the ladder compares one step")
-    if train:
-        graph = step_graphs(graph, loss, output, trainable, optimizer, momentum, micro_batches).step_of(graph)
-    how = compile_options(graph, backend_of(backend).facts, memory, residuals, fixed_point=fixed_point)
+    facts = backend_of(backend).facts
+    compiled = compilation_of(graph, facts, loss, optimizer, settings, train=train)
     with waiting("verifying") as progress:
-        report = ladder(graph, random_inputs(graph, seed), backend=backend, options=how, progress=progress)
+        report = ladder(
+            compiled.step, random_inputs(compiled.step, seed),
+            backend=backend, options=compiled.options, progress=progress,
+        )  # fmt: skip
     out.print(report)
     report.require()
 
 
-def _compare_bits(
-    contents: Contents,
-    settings: Settings,
-    targets: Sequence[Target],
-    runner: ExampleRunner,
-    steps: int,
-    seed: int,
-    record: Path | None,
-    against: Path | None,
-) -> None:
-    if len(targets) > 1 and (record or against):
+def _compare_bits(contents: Contents, settings: Settings, others: OtherProcessors, seed: int) -> None:
+    """Compare what this machine computes with bundles for other processors, and with a record."""
+    targets = [Target.named(each) for each in others.target]
+    runner, steps = ExampleRunner(others.compiler, others.run), others.steps
+    recorded = others.record or others.against
+    if len(targets) > 1 and recorded:
         raise InputError("--record and --against are of one arithmetic: give one --target at most")
-    if record or against:
+    if recorded:
         trace = _here(contents, settings, targets[0] if targets else Target.host(), steps, seed)
-        _recorded(contents, trace, seed, record, against)
+        _recorded(contents, trace, seed, others.record, others.against)
     for target in targets:
         trace = _here(contents, settings, target, steps, seed)
         with waiting(f"computing for {target.name}"):

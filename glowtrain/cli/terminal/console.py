@@ -7,15 +7,14 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn, ParamSpec
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from glowtrain.cli.terminal.records import expanded
 from glowtrain.errors import CacheWarning, GlowtrainError
-
-Arguments = ParamSpec("Arguments")
 
 FAILED, INTERRUPTED = 1, 130
 """Exit statuses; 2 (wrong usage) is typer's."""
@@ -35,15 +34,17 @@ out = _console(stderr=False)
 err = _console(stderr=True)
 
 
-def command(function: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """Decorator: mistakes that a person can act on end the command with one message and no traceback."""
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: mistakes that a person can act on end the command with one message and no traceback. A parameter that
+    is a record stands for the options of its fields (:mod:`glowtrain.cli.terminal.records`)."""
+    options = expanded(function)
 
     @functools.wraps(function)
-    def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+    def guarded(**values: Any) -> None:
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _shown(warnings.showwarning)
-                function(*args, **kwargs)
+                function(**options.arguments(values))
             sys.stdout.flush()
         except KeyboardInterrupt:
             err.print("interrupted", style="red")
@@ -58,6 +59,8 @@ def command(function: Callable[Arguments, None]) -> Callable[Arguments, None]:
         except OSError as error:
             fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
+    guarded.__signature__ = options.signature  # type: ignore[attr-defined]
+    guarded.__annotations__ = {name: each.annotation for name, each in options.signature.parameters.items()}
     return guarded
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -33,6 +33,7 @@ from glowtrain.quantization.placement.recipe import Recipe
 from glowtrain.quantization.training.batch_norm import freeze, unfolded
 from glowtrain.quantization.training.dropout import without_dropout
 from glowtrain.quantization.training.from_qdq import resumed
+from glowtrain.settings import values_of
 from glowtrain.trainer import Trainer
 from glowtrain.trainer.feed import Data
 from glowtrain.trainer.fit import Callback
@@ -146,11 +147,7 @@ def frozen_trainer(trainer: Trainer) -> Trainer:
     """A trainer that goes on where another stands, with BatchNormalization frozen (see
     :func:`~glowtrain.quantization.training.batch_norm.freeze`): the same parameters, optimizer's state, counters and
     history."""
-    graphs = trainer.graphs
-    result = Trainer(
-        freeze(graphs.model), trainer.loss, trainer.optimizer, graphs.trainable, trainer.backend, trainer.seed,
-        unbiased=graphs.unbiased, freeze_statistics=graphs.freeze_statistics, metrics=graphs.metrics,
-    )  # fmt: skip
+    result = Trainer(**values_of(replace(trainer.spec, model=freeze(trainer.spec.model))))
     for name in result.state.names:
         result.state.write(name, trainer.state.read(name))
     result.hyper.update(trainer.hyper)

@@ -93,7 +93,7 @@ class StepFunction(Function):
         super().__init__(graphs.step(), backend, state, options)
 
     def _specialise(self, key: Key, graph: Graph) -> None:
-        if self.graphs.micro_batches != AUTO:
+        if self.graphs.spec.micro_batches != AUTO:
             with proposing(self.graphs, graph.binding, self.options, self.backend):
                 return super()._specialise(key, graph)
         try:
@@ -117,7 +117,7 @@ def proposing(
     try:
         yield
     except MemoryBudgetError as error:
-        if graphs is None or graphs.micro_batches not in (1, AUTO):
+        if graphs is None or graphs.spec.micro_batches not in (1, AUTO):
             raise
         parts = PartsOfBatches(graphs, graphs.at(binding), options, backend, form).within()
         count = parts.least_count()

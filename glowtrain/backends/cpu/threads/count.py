@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import SupportsIndex
 
 from glowtrain.errors import InputError
+from glowtrain.memory.resources import MOST_THREADS
 from glowtrain.presentation.words import kind_of, plural
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -20,8 +21,6 @@ OWN = Path("/proc/self/cgroup")
 """Where it shows the groups of this process."""
 POSIX = os.name == "posix"
 """Whether there are the locks that threads wait at."""
-MOST = 1024
-"""Threads of one pool at most."""
 GRAIN = 5_000
 """Cycles of a chunk at least, some 2 µs: claiming one and saying that it is done takes 100 or 200."""
 
@@ -32,8 +31,8 @@ def checked(threads: SupportsIndex) -> int:
     if isinstance(threads, bool) or not isinstance(threads, SupportsIndex):
         raise InputError(f"threads must be a whole number, not {kind_of(threads)}")
     number = index(threads)
-    if not 1 <= number <= MOST:
-        raise InputError(f"threads must be from 1 to {MOST}, not {number}; 1 runs on the calling thread alone")
+    if not 1 <= number <= MOST_THREADS:
+        raise InputError(f"threads must be from 1 to {MOST_THREADS}, not {number}; 1 runs on the calling thread alone")
     if number > 1 and not POSIX:
         raise InputError(f"{number} threads need a POSIX system (pthreads); this one is {sys.platform}")
     if number > cores():
@@ -53,7 +52,7 @@ def default() -> int:
         return 1
     torch = sys.modules.get("torch")
     limit = getattr(torch, "get_num_threads", None)
-    return min(cores(), MOST, limit() if callable(limit) else MOST)
+    return min(cores(), MOST_THREADS, limit() if callable(limit) else MOST_THREADS)
 
 
 def cores() -> int:

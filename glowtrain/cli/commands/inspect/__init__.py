@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.bundles.updates import propose
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.feed import feed, stored
-from glowtrain.cli.arguments.imports import import_modules
-from glowtrain.cli.arguments.models import open_graph, parse_dims
-from glowtrain.cli.arguments.training import compile_options, kept_for_updates, optimizer_of, step_graphs
+from glowtrain.cli.arguments.models import ModelFileOptions, as_graph
+from glowtrain.cli.arguments.training import (
+    LossOptions,
+    OptimizerOptions,
+    compilation_of,
+    kept_for_updates,
+    require_train,
+)
 from glowtrain.cli.commands.inspect import arguments as given
 from glowtrain.cli.commands.inspect.stages import MEMORY, show
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.memory import show_memory
+from glowtrain.cli.terminal.records import From, Given
 from glowtrain.cli.terminal.summary import refusals, shared_parameters
 from glowtrain.cli.terminal.updates import show_proposal
 from glowtrain.graph import Graph
-from glowtrain.losses import Loss, by_name
+from glowtrain.losses import Loss
 from glowtrain.optim import Optimizer
 from glowtrain.profiling.memory import memory_report
 from glowtrain.profiling.memory import plot as draw
@@ -29,37 +38,28 @@ from glowtrain.runtime.partition.drawing import draw as draw_partition
 from glowtrain.stages import Options
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.trainer.micro_batches.within_budget import proposing
+from glowtrain.trainer.settings import TrainingSettings
 from glowtrain.types import Array
 
 
 @command
 def inspect(
+    context: typer.Context,
     model: options.Model,
+    file: ModelFileOptions,
+    loss: LossOptions,
+    optimizer: OptimizerOptions,
+    settings: Annotated[Given, From(TrainingSettings)],
+    proposal: given.ProposalOptions,
+    parts: given.PartOptions,
     stage: given.StageName = "summary",
     train: options.WholeStep = False,
     explain: given.Explain = False,
     backend: options.Backend = "cpu",
-    threads: options.Threads = None,
-    dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
-    open_batch: options.OpenBatch = False,
     dataset: given.ShapesOf = None,
     data_dir: options.DataDir = None,
-    loss: options.Loss = "softmax_cross_entropy",
     labels: options.Labels = None,
-    output: options.LossOutput = None,
-    trainable: options.Trainable = [],  # noqa: B006
-    untie: options.Untie = [],  # noqa: B006
-    optimizer: options.OptimizerChoice = "adam",
-    momentum: options.Momentum = None,
-    memory: options.Memory = None,
-    micro_batches: options.MicroBatchCount = 1,
-    residuals: options.Residuals = None,
-    devices: given.Devices = None,
-    device_memory: given.DeviceMemory = None,
     plot: given.Plot = None,
-    budget: given.ProposedBudget = None,
-    target: given.ProposedTarget = "host",
-    modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Print what a stage of the compiler makes of a model, or a summary of all of them.
 
@@ -81,33 +81,28 @@ def inspect(
 
     glowtrain inspect cnn --train --devices 2 --device-memory 1MB --plot stages.svg
     """
-    import_modules(modules)
-    chosen = backend_of(backend, threads)
+    require_train(context, train=train or proposal.requested)
+    file.import_modules()
+    chosen = backend_of(backend, settings["threads"])
     given.check_stage(stage, chosen)
-    given.check_devices(stage, devices, device_memory)
-    given.check_memory(memory, devices, budget)
-    given.check_picture(stage, plot, parts=devices is not None)
-    given.check_step(micro_batches, residuals, train=train, parts=devices is not None, proposal=budget is not None)
+    parts.check(stage, settings)
+    given.check_picture(stage, plot, parts=parts.requested)
+    if proposal.requested:
+        proposal.check(stage, dataset, settings)
     examples = stored(dataset, data_dir) if dataset is not None else None
-    if budget is not None:
-        given.check_budget(stage, dataset, trainable)
-    shapes = examples.train if examples else None
-    graph = open_graph(model, parse_dims(dims), shapes, untie=untie, open_batch=open_batch)
-    if budget is not None and examples is not None:
-        attached = by_name(loss, output)
-        fed = feed(examples, specs_of(graph.template or graph), attached, labels).train
-        show_updates(graph, fed, attached, optimizer_of(optimizer, momentum=momentum), budget, target)
+    graph = as_graph(file.open(model, examples.train if examples else None))
+    if proposal.budget is not None and examples is not None:
+        fed = feed(examples, specs_of(graph.template or graph), loss.named, labels).train
+        show_updates(graph, fed, loss.named, optimizer.rule(), proposal.budget, proposal.target)
         return
-    graphs = step_graphs(graph, loss, output, trainable, optimizer, momentum, micro_batches) if train else None
-    step = graph if graphs is None else graphs.step_of(graph)
-    how = compile_options(step, chosen.facts, memory, residuals)
+    compiled = compilation_of(graph, chosen.facts, loss, optimizer, settings, train=train)
     if explain:
-        refusals(step, chosen, how)
-    elif devices is not None:
-        show_parts(step, chosen, devices, device_memory, plot)
+        refusals(compiled.step, chosen, compiled.options)
+    elif parts.devices is not None:
+        show_parts(compiled.step, chosen, parts.devices, parts.device_memory, plot)
     else:
-        with proposing(graphs, graph.binding, how, chosen):
-            show_stage(step, graph, stage, chosen, how, plot)
+        with proposing(compiled.graphs, graph.binding, compiled.options, chosen):
+            show_stage(compiled.step, graph, stage, chosen, compiled.options, plot)
 
 
 def show_stage(step: Graph, model: Graph, stage: str, backend: Backend, how: Options, plot: Path | None) -> None:

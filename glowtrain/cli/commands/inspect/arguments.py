@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +12,9 @@ from glowtrain.backends.base import Backend
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.targets import TARGETS
-from glowtrain.cli.arguments.training import step_options
 from glowtrain.cli.commands.inspect.stages import MEMORY, STAGES, stage_names
+from glowtrain.cli.terminal.records import Given
+from glowtrain.memory.resources import TRAINING
 from glowtrain.profiling.memory.page import check_plot
 from glowtrain.runtime.partition.drawing import check_drawing
 
@@ -39,32 +40,6 @@ Plot = Annotated[
         rich_help_panel=options.OUTPUT,
     ),
 ]
-ProposedBudget = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        metavar="BYTES",
-        help="Propose what to train, with its optimizer and the arena, in so many bytes (256KB); needs --data.",
-        rich_help_panel=options.TRAINING,
-    ),
-]
-ProposedTarget = Annotated[
-    str,
-    typer.Option(
-        "--target",
-        metavar="T",
-        help=f"The processor of --budget: {', '.join(TARGETS)}.",
-        autocompletion=names(TARGETS),
-        rich_help_panel=options.TRAINING,
-    ),
-]
-Devices = Annotated[
-    int | None,
-    typer.Option("--devices", metavar="N", min=1, help="How the model is cut into stages for N devices like this one."),
-]
-DeviceMemory = Annotated[
-    str | None, typer.Option("--device-memory", metavar="M", help="What each of --devices can hold: 64MB.")
-]
 Explain = Annotated[bool, typer.Option("--explain", help="What passes left as it is, and why.")]
 
 
@@ -75,39 +50,89 @@ def check_stage(stage: str, backend: Backend) -> None:
         raise typer.BadParameter(f"there is no stage {stage!r}; choose from {', '.join(known)}", param_hint="--stage")
 
 
-def check_budget(stage: str, dataset: str | None, trainable: Sequence[str]) -> None:
-    """End as wrong usage where nothing can be proposed, or it would not be what was asked for."""
-    if dataset is None:
-        raise typer.BadParameter("--budget takes gradients on examples: name them with --data", param_hint="--budget")
-    if stage != "summary":
-        raise typer.BadParameter(f"--budget proposes what to train, and prints no {stage}", param_hint="--budget")
-    if trainable:
-        raise typer.BadParameter("--budget proposes what --trainable says: give one of them", param_hint="--budget")
+@dataclass(frozen=True)
+class ProposalOptions:
+    """What to train is proposed instead of shown."""
+
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="BYTES",
+            help="Propose what to train, with its optimizer and the arena, in so many bytes (256KB); needs --data.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target",
+            metavar="T",
+            help=f"The processor of --budget: {', '.join(TARGETS)}.",
+            autocompletion=names(TARGETS),
+        ),
+    ] = "host"
+
+    @property
+    def requested(self) -> bool:
+        """Whether anything is proposed."""
+        return self.budget is not None
+
+    def check(self, stage: str, dataset: str | None, settings: Given) -> None:
+        """End as wrong usage where nothing can be proposed, or it would not be what was asked for."""
+        if dataset is None:
+            raise _wrong("--budget takes gradients on examples: name them with --data", "--budget")
+        if stage != "summary":
+            raise _wrong(f"--budget proposes what to train, and prints no {stage}", "--budget")
+        if settings["trainable"]:
+            raise _wrong("--budget proposes what --trainable says: give one of them", "--budget")
+        if settings["memory"] is not None:
+            raise _wrong("--budget is that of the step for which it proposes", "--memory")
+        for name in _of_steps(settings):
+            raise _wrong(f"--budget proposes nothing that would differ with {name}", name)
 
 
-def check_devices(stage: str, devices: int | None, memory: str | None) -> None:
-    """End as wrong usage for a limit of nothing, and for a stage that is not shown."""
-    if memory is not None and devices is None:
-        raise typer.BadParameter("--device-memory is that of --devices", param_hint="--device-memory")
-    if devices is not None and stage != "summary":
-        raise typer.BadParameter(f"--devices shows parts, and nothing of --stage {stage}", param_hint="--devices")
+@dataclass(frozen=True)
+class PartOptions:
+    """The parts that a model is cut into are shown."""
+
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            "--devices", metavar="N", min=1, help="How the model is cut into stages for N devices like this one."
+        ),
+    ] = None
+    device_memory: Annotated[
+        str | None, typer.Option("--device-memory", metavar="M", help="What each of --devices can hold: 64MB.")
+    ] = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether parts are shown."""
+        return self.devices is not None
+
+    def check(self, stage: str, settings: Given) -> None:
+        """End as wrong usage for a limit of nothing, and for what parts do not show."""
+        if not self.requested:
+            if self.device_memory is not None:
+                raise _wrong("--device-memory is that of --devices", "--device-memory")
+            return
+        if stage != "summary":
+            raise _wrong(f"--devices shows parts, and nothing of --stage {stage}", "--devices")
+        if settings["memory"] is not None:
+            raise _wrong("what each of --devices can hold is its --device-memory", "--memory")
+        if "--residuals" in _of_steps(settings):
+            raise _wrong("--devices shows nothing that would differ with --residuals", "--residuals")
 
 
-def check_memory(memory: str | None, devices: int | None, budget: str | None) -> None:
-    """End as wrong usage where a budget would change nothing that is shown."""
-    if memory is not None and devices is not None:
-        raise typer.BadParameter("what each of --devices can hold is its --device-memory", param_hint="--memory")
-    if memory is not None and budget is not None:
-        raise typer.BadParameter("--budget is that of the step for which it proposes", param_hint="--memory")
+def _of_steps(settings: Given) -> list[str]:
+    """Which settings are not as they are by default that say how a step is computed."""
+    steps = {"--residuals": settings["residuals"] is not None, "--micro-batches": settings["micro_batches"] != 1}
+    return [name for name, said in steps.items() if said]
 
 
-def check_step(micro_batches: int, residuals: str | None, *, train: bool, parts: bool, proposal: bool) -> None:
-    """End as wrong usage for options of a step where nothing is trained, and where nothing of them is shown: what waits
-    on ``parts`` of a model, and both in a ``proposal``."""
-    for name in step_options(micro_batches, residuals, train=train):
-        if proposal or (parts and name == "--residuals"):
-            shown = "--budget proposes" if proposal else "--devices shows"
-            raise typer.BadParameter(f"{shown} nothing that would differ with {name}", param_hint=name)
+def _wrong(problem: str, option: str) -> typer.BadParameter:
+    return typer.BadParameter(problem, param_hint=option)
 
 
 def check_picture(stage: str, plot: Path | None, *, parts: bool) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import glowtrain
 from glowtrain import models as built_in
-from glowtrain.cli.arguments import options
-from glowtrain.cli.arguments.imports import import_modules
-from glowtrain.cli.arguments.models import open_model, parse_dims
+from glowtrain.cli.arguments.models import FileOptions
 from glowtrain.cli.commands.serve import arguments as given
 from glowtrain.cli.terminal.console import command
+from glowtrain.cli.terminal.records import From, Given
 from glowtrain.errors import InputError
 from glowtrain.memory.byte_size import parse_bytes
+from glowtrain.memory.resources import Resources
 from glowtrain.names import is_text
 from glowtrain.runtime import HostManager, cpu_devices
 
@@ -23,10 +24,10 @@ from glowtrain.runtime import HostManager, cpu_devices
 def serve(
     models: given.Models = [],  # noqa: B006  typer's way to say "none given"
     repository_path: given.Folder = None,
-    dims: options.Dims = [],  # noqa: B006
-    open_batch: options.OpenBatch = False,
+    *,
+    file: FileOptions,
+    settings: Annotated[Given, From(Resources, only=("threads",))],
     devices: given.Devices = 1,
-    threads: options.Threads = None,
     max_batch: given.MaxBatch = None,
     max_delay: given.MaxDelay = 0.0,
     queue: given.Queue = 256,
@@ -42,7 +43,6 @@ def serve(
     drain: given.Drain = 30.0,
     log_format: given.LogFormat = "text",
     log_level: given.LogLevel = "info",
-    modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Serve models by the Open Inference Protocol v2, over HTTP and gRPC, until SIGINT or SIGTERM.
 
@@ -59,18 +59,17 @@ def serve(
     _check_choice("--log-level", log_level, given.LEVELS)
     if not models and repository_path is None:
         raise InputError("nothing to serve: give ONNX files, or a folder of models with --repository")
-    import_modules(modules)
+    file.import_modules()
     serving = glowtrain.serving  # only now, as it needs an extra
     chosen = serving.server.ServerOptions(
         host, port, grpc_port, serving.access.Access.from_file(token_file), tls_cert, tls_key,
         parse_bytes(max_request, "--max-request"), request_timeout, max_connections, drain,
     )  # fmt: skip
     chosen.check()
-    read = partial(open_model, dims=parse_dims(dims), open_batch=open_batch, training=False)
-    named = {name: partial(read, path) for name, path in _named(models)}
+    named = {name: partial(file.open, path, training=False) for name, path in _named(models)}
     how = serving.repository.ModelOptions(max_batch=max_batch, max_delay=max_delay, queue=queue, replicas=devices)
     serving.logs.set_up(log_format, log_level)
-    manager = HostManager(cpu_devices(devices, threads=threads))
+    manager = HostManager(cpu_devices(devices, **settings))
     try:
         source = serving.repository.Repository(manager, named, repository_path, how)
         serving.server.Server(serving.service.InferenceService(manager, source), source, chosen, own_process=True).run()

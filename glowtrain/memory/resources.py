@@ -1,0 +1,61 @@
+"""What compiled code may use: memory, threads, rounding of what is saved for the backward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glowtrain.memory.budget import Budget, Memory, budget_of
+from glowtrain.memory.residuals import ResidualType, checked_type
+from glowtrain.settings import setting
+
+TRAINING, OUTPUT = "Training", "Output"
+"""The command line's panels of settings that mean something where something is trained, and of files."""
+MOST_THREADS = 1024
+"""Threads of one pool at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """Settings of everything that is compiled. Raises :class:`InputError` for what is no budget of memory and no type
+    of residuals."""
+
+    threads: int | None = setting(
+        None,
+        "Threads of compiled code (as many as there are cores).",
+        "For the cpu backend, the cores that this process may use. Results are the same with any number.",
+        metavar="N",
+        least=1,
+        most=MOST_THREADS,
+    )
+    memory: Memory = setting(
+        None,
+        "Memory of a step: bytes (64MB), a share of what it needs (50%), small, or keep (compute nothing again).",
+        "Variables and the arena together; a share is of what they need otherwise (0.5), as "
+        "glowtrain.memory.budget.budget_of says. Results are the same to the bit.",
+        metavar="M",
+        type=str | None,
+    )
+    residuals: ResidualType = setting(
+        None,
+        "What the backward pass reads of the forward pass waits for it as bf16, in half of the memory: bf16.",
+        "Outputs and the loss of a step keep their bits; gradients are those at rounded values, the same with any "
+        "memory but small and limits that this does not meet: with those less is rounded.",
+        metavar="T",
+        type=str | None,
+        panel=TRAINING,
+    )
+    fixed_point: bool = setting(
+        False,
+        "Quantized models in integers alone, without floats.",
+        "Sums of quantized products are rescaled as processors without floating point do; results can be one unit from "
+        "those without it.",
+    )
+
+    def __post_init__(self) -> None:
+        budget_of(self.memory)
+        checked_type(self.residuals)
+
+    @property
+    def budget(self) -> Budget:
+        """The memory that may be used."""
+        return budget_of(self.memory)
