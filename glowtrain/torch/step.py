@@ -7,6 +7,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import count
 from threading import RLock
 from typing import Any, TypeVar
@@ -23,8 +24,10 @@ from glowtrain.errors import InputError, UnpicklableError
 from glowtrain.forks import renew_in_children
 from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph
+from glowtrain.memory.resources import Resources
 from glowtrain.modes.training_and_inference import COUNTER
 from glowtrain.presentation.words import kind_of, plural
+from glowtrain.settings import setting, takes
 from glowtrain.torch.loss import check_loss_function
 from glowtrain.torch.memory import array_of, check_device, is_plain
 from glowtrain.torch.module import check_module, original_of
@@ -48,47 +51,58 @@ class RecompilationWarning(UserWarning):
     """A step is compiled again and again, for values that could be tensors or for too many shapes."""
 
 
-def compile_step(
-    module: torch.nn.Module,
-    loss_fn: LossFunction,
-    optimizer: torch.optim.Optimizer,
-    *,
-    targets: int = 1,
-    clip_norm: float | None = None,
-    clip_value: float | None = None,
-    backend: str | Backend = "cpu",
-    threads: int | None = None,
-) -> CompiledStep:
+@dataclass(frozen=True)
+class StepSpec(Resources):
+    """The arguments of :func:`compile_step`. Raises :class:`InputError` for modules, losses and settings that do not
+    fit."""
+
+    module: torch.nn.Module
+    loss_fn: LossFunction
+    optimizer: torch.optim.Optimizer
+    _: KW_ONLY
+    targets: int = setting(
+        1,
+        "How many of a step's last arguments go to the loss, after what the module makes of the others.",
+        "With 0 the loss is loss_fn(module, *batch): for losses that call the module themselves, several times or with "
+        "gradients of it (torch.autograd.grad).",
+    )
+    clip_norm: float | None = setting(None, "What torch.nn.utils.clip_grad_norm_ does, to this norm.")
+    clip_value: float | None = setting(None, "What torch.nn.utils.clip_grad_value_ does.")
+    backend: str | Backend = "cpu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_module(self.module)
+        check_loss_function(self.loss_fn)
+        if self.targets < 0:
+            raise InputError(f"targets must be a number of arguments from 0 up, not {self.targets!r}")
+        for name, bound in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
+            if bound is not None and not 0 < bound < math.inf:
+                raise InputError(f"{name} must be a positive number, not {bound!r}")
+
+
+@takes(StepSpec)
+def compile_step(spec: StepSpec) -> CompiledStep:
     """``step = compile_step(module, loss_fn, optimizer)``; ``loss = step(x, y)`` trains on one batch.
 
     A step does what ``optimizer.zero_grad(); loss = loss_fn(module(x), y); loss.backward(); optimizer.step()`` does, in
     one native function that works on the memory of the module's parameters and buffers and of the optimizer's state:
-    nothing is copied, and ``state_dict()`` of both is always true. The last ``targets`` arguments of a step go to the
-    loss, after what the module makes of the others. With ``targets=0`` the loss is ``loss_fn(module, *batch)``: for
-    losses that call the module themselves, several times or with gradients of it (``torch.autograd.grad``). A loss may
-    return further tensors, ``(loss, accuracy)``: the step then returns all of them.
+    nothing is copied, and ``state_dict()`` of both is always true. A loss may return further tensors,
+    ``(loss, accuracy)``: the step then returns all of them.
 
-    Learning rates and other numbers are read from ``optimizer.param_groups`` before each step, so schedulers work;
-    ``clip_norm`` and ``clip_value`` do what ``torch.nn.utils.clip_grad_norm_`` and ``clip_grad_value_`` do. Each shape
-    of a batch is compiled when it is first met, and so is each mode (``train()``, ``eval()``, ``requires_grad_()``).
-    Random numbers (dropout) come from a generator of ours with PyTorch's seed: other ones than PyTorch's. ``threads``:
-    as :func:`glowtrain.compile` takes them, by default as many as PyTorch uses. Attributes ``grad`` are neither read
-    nor written.
+    Learning rates and other numbers are read from ``optimizer.param_groups`` before each step, so schedulers work.
+    Each shape of a batch is compiled when it is first met, and so is each mode (``train()``, ``eval()``,
+    ``requires_grad_()``). Random numbers (dropout) come from a generator of ours with PyTorch's seed: other ones than
+    PyTorch's. A step runs on as many threads as PyTorch uses, where nothing else is said. Attributes ``grad`` are
+    neither read nor written.
 
     A loss that is NaN or infinite updates nothing, and warns once (:class:`NonFiniteLossWarning`).
 
     Raises :class:`InputError` for modules, losses, optimizers and batches that do not fit, :class:`ModelError` for what
-    cannot be traced and :class:`UnsupportedOperatorError` that names operators with their lines.
+    cannot be traced, :class:`UnsupportedOperatorError` that names operators with their lines, and
+    :class:`MemoryBudgetError` for a budget that cannot be kept.
     """
-    check_module(module)
-    module = original_of(module)
-    check_loss_function(loss_fn)
-    if targets < 0:
-        raise InputError(f"targets must be a number of arguments from 0 up, not {targets!r}")
-    for name, bound in (("clip_norm", clip_norm), ("clip_value", clip_value)):
-        if bound is not None and not 0 < bound < math.inf:
-            raise InputError(f"{name} must be a positive number, not {bound!r}")
-    return CompiledStep(module, loss_fn, optimizer, backend_of(backend, threads), targets, (clip_norm, clip_value))
+    return CompiledStep(spec)
 
 
 class CompiledStep:
@@ -98,27 +112,22 @@ class CompiledStep:
     Arguments are tensors, numbers, and tuples, lists and dicts of them.
     """
 
-    def __init__(
-        self, module: torch.nn.Module, loss_fn: LossFunction, optimizer: torch.optim.Optimizer, backend: Backend,
-        targets: int, clips: tuple[float | None, float | None],
-    ) -> None:  # fmt: skip
-        self.module = module
-        self.loss_fn = loss_fn
-        self.optimizer = optimizer
-        self.backend = backend
-        self.targets = targets
-        self.clips = clips
+    def __init__(self, spec: StepSpec) -> None:
+        self.spec = spec
+        self.module = original_of(spec.module)
+        self.loss_fn, self.optimizer, self.targets = spec.loss_fn, spec.optimizer, spec.targets
+        self.backend = backend_of(spec.backend, spec.threads)
         self.state = State({})
-        self.reads = PythonReads((loss_fn, module))
+        self.reads = PythonReads((self.loss_fn, self.module))
         """What Python code reads, as it is in this state."""
         self._advised: set[str] = set()
-        self.draws = _first_draw(module)
+        self.draws = _first_draw(self.module)
         """The number of the next draw of random numbers, when it was last compiled anew."""
         self._turn = RLock()
         """One thread runs a step at a time."""
         renew_in_children(self)
         self.recompile()
-        optimizer.register_load_state_dict_post_hook(_Recompiling(self))
+        self.optimizer.register_load_state_dict_post_hook(_Recompiling(self))
 
     def recompile(self) -> None:
         """Look at the module and the optimizer anew, and compile when next called.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,12 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.backends.inputs import check_inputs
 from glowtrain.backends.state import address_of
+from glowtrain.compiler.service import options_for
 from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.errors import InputError
 from glowtrain.grad.training import LOSS, training_graph
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.optim import HYPER
-from glowtrain.stages import Options
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.loss import check_loss
 from glowtrain.torch.memory import (
@@ -58,10 +59,10 @@ class StepForShape:
 
     def __init__(self, step: CompiledStep, batch: Sequence[Any]) -> None:
         self.optimizer = step.optimizer
-        self.updates = GroupedUpdates(step.optimizer, step.names, *step.clips)
+        self.updates = GroupedUpdates(step.optimizer, step.names, step.spec.clip_norm, step.spec.clip_value)
         graph, self.structure = _step_graph(step, batch, self.updates)
         self.changed = step.borrow(graph, self.updates)
-        options = Options(facts=step.backend.facts, row_major_variables=True)
+        options = replace(options_for(graph, step.spec, step.backend.facts), row_major_variables=True)
         self.special = Specialisation(graph, step.backend, options, step.state)
         names = [value.name for value in graph.inputs if not value.name.startswith(HYPER)]
         self.names = names
