@@ -7,7 +7,7 @@ import pytest
 from glowtrain.backends.llvm.sections import sections_of
 from glowtrain.backends.llvm.stack import stack_of
 from glowtrain.backends.llvm.target import Target, target_names
-from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.text import LlvmFunction, index_type
 from glowtrain.backends.llvm.toolchain import compile_text
 from glowtrain.backends.llvm.values import POINTER, pointer, vector
 from glowtrain.errors import CodegenError
@@ -20,7 +20,7 @@ REGISTERS = 400
 
 def function(name: str, room: int, target: Target, called: str = "", lanes: int = 1) -> str:
     """A function with a buffer, which it hands on to another one or fills in a loop."""
-    f = LlvmFunction(name, [("ptr", "data")], index_type=target.index_type)
+    f = LlvmFunction(name, [("ptr", "data")], index_type=index_type(target))
     with f.loop(3) as loop:
         buffer = f.buffer(room // lanes, vector("i8", lanes))
         f.store(f.load(BYTE, f.address(pointer("%data"), loop.index, 1)), f.address(buffer, loop.index, 1))

@@ -20,7 +20,7 @@ from glowtrain.backends.cpu.recognise import (
 )
 from glowtrain.backends.cpu.tasks import PARAMS, Work
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import INDEX, LlvmFunction
+from glowtrain.backends.llvm.text import INDEX, LlvmFunction, index_type
 from glowtrain.backends.llvm.values import pointer
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
@@ -153,7 +153,7 @@ def _general(kernel: Kernel, target: Target, outer: list[Index]) -> KernelUnit:
     operands = kernel.operands
     params = [*(("ptr noalias", f"p{k}") for k in range(len(operands))), ("ptr noalias", "workspace")]
     params += [(INDEX, f"t{k}") for k in range(len(outer))]
-    f = LlvmFunction(_NAME, [*params, *PARAMS], linkage="internal", index_type=target.index_type)
+    f = LlvmFunction(_NAME, [*params, *PARAMS], linkage="internal", index_type=index_type(target))
     pointers = {buffer: pointer(f"%p{k}") for k, buffer in enumerate(operands)}
     nests = Nests(f, target, pointers, kernel.body, {t: f.index(f"%t{k}") for k, t in enumerate(outer)})
     work = nests.write_tasks(kernel.body)

@@ -24,7 +24,7 @@ from glowtrain.backends.cpu.recognise import Unchanged
 from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.cpu.tasks import Arguments, Invocation, Runner, Whole, Work
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import CALLER, LlvmFunction
+from glowtrain.backends.llvm.text import CALLER, LlvmFunction, index_type
 from glowtrain.backends.llvm.toolchain import module_text
 from glowtrain.backends.llvm.values import POINTER, LlvmValue, pointer
 from glowtrain.errors import CodegenError
@@ -194,8 +194,8 @@ class _Step:
 
     def _begin(self, name: str, linkage: str = "") -> LlvmFunction:
         """Begin a function that takes the table and carries out instructions."""
-        index_type = self.target.index_type
-        f = LlvmFunction(name, [("ptr", "table")], linkage=linkage, index_type=index_type, attributes=CALLER)
+        width = index_type(self.target)
+        f = LlvmFunction(name, [("ptr", "table")], linkage=linkage, index_type=width, attributes=CALLER)
         self.step = LlvmExpressions(f, self.target, {}, ())
         self.arena, self.own, self.pool = (self._slot(number) for number in (ARENA, WORKSPACES, POOL))
         return f

@@ -12,9 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
 
-import llvmlite.binding as llvm
-
-from glowtrain.backends.llvm.values import LlvmType, vector
+from glowtrain.backends.llvm import host
 from glowtrain.backends.permission import permitted_matrices
 from glowtrain.errors import CodegenError
 
@@ -128,11 +126,6 @@ class Target:
         return next((name for name, known in _ARCHITECTURES.items() if first.startswith(known)), first)
 
     @property
-    def index_type(self) -> LlvmType:
-        """The integer with which code counts and reaches into memory: it has the width of a pointer."""
-        return vector(f"i{self.pointer_bits}")
-
-    @property
     def alignment(self) -> int:
         """Bytes at a multiple of which memory begins: a line of the cache, which holds the widest vectors; a word of 64
         bits where there are no vectors."""
@@ -186,18 +179,6 @@ class Target:
         """Lanes of one vector register when computing in ``dtype`` (1 where only scalar code is wanted)."""
         return max(1, self.vector_bits // COMPUTE_BITS[dtype])
 
-    def attributes(self) -> str:
-        """The text of the attributes that the functions of a module refer to: ``#0``, and ``#1`` of those that do
-        little but call others (:data:`~glowtrain.backends.llvm.text.CALLER`).
-
-        ``min-legal-vector-width`` keeps 512-bit values in one register; ``no-builtins`` keeps LLVM from turning loops
-        into calls of memset and memcpy.
-        """
-        width = f' "min-legal-vector-width"="{self.vector_bits}"' if self.vector_bits else ""
-        common = f'nounwind "no-builtins"{width}'
-        own, calls = ("minsize optsize", "minsize optsize") if self.compact else ("", "noinline optnone")
-        return f"attributes #0 = {{ {own} {common} }}\nattributes #1 = {{ {calls} {common} }}"
-
 
 def target_names() -> tuple[str, ...]:
     """The names that :meth:`Target.named` knows, without ``host``."""
@@ -210,11 +191,9 @@ def _enabled(target: Target) -> frozenset[str]:
 
 @functools.cache
 def _host() -> Target:
-    triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()
-    present = {name for name, there in llvm.get_host_cpu_features().items() if there}
-    features = ",".join(
-        f"{'+' if there else '-'}{name}" for name, there in sorted(llvm.get_host_cpu_features().items())
-    )
+    triple, cpu, known = host.triple(), host.cpu(), host.features()
+    present = {name for name, there in known.items() if there}
+    features = ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(known.items()))
     families = _FAMILIES & present
     if triple.startswith(("x86_64", "amd64", "i686")):
         return _host_x86(triple, cpu, features, families, present)
@@ -263,7 +242,7 @@ def _x86(
     caches: tuple[int, int] = _CACHES,
 ) -> Target:
     """An x86-64 target; ``modern`` processors have fused multiply-add and f16 conversions."""
-    triple = llvm.get_process_triple()
+    triple = host.triple()
     triple = triple if triple.startswith("x86_64") else "x86_64-unknown-linux-gnu"
     given = name, triple, cpu, features, bits, registers, masked, modern, modern
     return Target(*given, families=frozenset(families.split()), l1=caches[0], l2=caches[1])

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from glowtrain.backends.llvm.instructions import Instructions
+from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.values import I64, POINTER, LlvmType, LlvmValue, Number, vector
 
 CALLER = "#1"
@@ -18,6 +19,11 @@ CALLER = "#1"
 one and looks for nothing better, in a third of the time."""
 INDEX = "index"
 """The type of a parameter that is an index or a count."""
+
+
+def index_type(target: Target) -> LlvmType:
+    """The integer with which code counts and reaches into memory: it has the width of a pointer."""
+    return vector(f"i{target.pointer_bits}")
 
 
 @dataclass

@@ -133,8 +133,21 @@ def build(text: str, target: Target, exports: Sequence[str]) -> Library:
 def module_text(text: str, target: Target) -> str:
     """``text`` with the target's data layout, triple and, unless it has them, function attributes."""
     header = f'target datalayout = "{_machine(target).target_data}"\ntarget triple = "{target.triple}"\n'
-    attributes = "" if "attributes #0" in text else f"\n{target.attributes()}\n"
+    attributes = "" if "attributes #0" in text else f"\n{_attributes(target)}\n"
     return f"{header}{text}{attributes}"
+
+
+def _attributes(target: Target) -> str:
+    """The text of the attributes that the functions of a module refer to: ``#0``, and ``#1`` of those that do little
+    but call others (:data:`~glowtrain.backends.llvm.text.CALLER`).
+
+    ``min-legal-vector-width`` keeps 512-bit values in one register; ``no-builtins`` keeps LLVM from turning loops into
+    calls of memset and memcpy.
+    """
+    width = f' "min-legal-vector-width"="{target.vector_bits}"' if target.vector_bits else ""
+    common = f'nounwind "no-builtins"{width}'
+    own, calls = ("minsize optsize", "minsize optsize") if target.compact else ("", "noinline optnone")
+    return f"attributes #0 = {{ {own} {common} }}\nattributes #1 = {{ {calls} {common} }}"
 
 
 _library_numbers = itertools.count()

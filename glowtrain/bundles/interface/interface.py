@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.text import LlvmFunction, index_type
 from glowtrain.backends.llvm.values import I32, POINTER, LlvmType, LlvmValue, vector
 from glowtrain.bundles.interface.constants import Constants
 from glowtrain.bundles.interface.structs import CFunction, Struct
@@ -52,7 +52,7 @@ class Interface:
     @cached_property
     def usize(self) -> LlvmType:
         """``size_t``."""
-        return self.target.index_type
+        return index_type(self.target)
 
     @cached_property
     def handle(self) -> Struct:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import index_type
 from glowtrain.backends.llvm.values import LlvmType
 
 SCALAR_REGISTERS = 16
@@ -38,7 +39,7 @@ class Machine:
         scalar = target.vector_bits == 0
         registers = max(SCALAR_REGISTERS, target.vector_registers) if scalar else target.vector_registers
         fused = target.fuses(dtype) and bool(target.fused)
-        own = target.width(dtype), registers, fused, target.l1, target.l2, target.index_type
+        own = target.width(dtype), registers, fused, target.l1, target.l2, index_type(target)
         return Machine(*own, target)
 
     @property

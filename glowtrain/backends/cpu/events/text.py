@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from glowtrain.backends.cpu.events.log import FIELDS, LINE
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import INDEX, LlvmFunction
+from glowtrain.backends.llvm.text import INDEX, LlvmFunction, index_type
 from glowtrain.backends.llvm.values import I64, LlvmValue, Number, pointer
 
 NOTE = "note"
@@ -23,7 +23,7 @@ def ticks(f: LlvmFunction, target: Target) -> LlvmValue:
 def note_text(target: Target) -> str:
     """``void note(log, lane, call, begin, first, behind)``, which appends an event that ends now."""
     params = [("ptr", "log"), (INDEX, "lane"), (INDEX, "call"), ("i64", "begin"), (INDEX, "first"), (INDEX, "behind")]
-    f = LlvmFunction(NOTE, params, linkage="internal", index_type=target.index_type)
+    f = LlvmFunction(NOTE, params, linkage="internal", index_type=index_type(target))
     end = ticks(f, target)
     call, first, behind = (f.widened(f.index(name), "i64", signed=False) for name in ("%call", "%first", "%behind"))
     lane = f.op("mul", f.index("%lane"), _index(f, f.load(I64, pointer("%log"), 8)))
