@@ -19,8 +19,8 @@ import glowtrain as gt
 from glowtrain import models
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
+from glowtrain.backends.target import Target
 from glowtrain.bundles.contents import STEP, Contents, contents_of
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.optim import HYPER

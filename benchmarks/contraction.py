@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, OperandAccess, generate
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build, compile_text
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, pointer, vector
+from glowtrain.backends.target import Target
 
 PEAK_TRIPS = 20000
 CHAINS = 12

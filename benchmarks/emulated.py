@@ -41,8 +41,8 @@ from peers.fashion import Arrays, Engine, Run, compiled, exposed
 
 import glowtrain as gt
 from glowtrain.backends.cpu.contraction import Contraction, Operand, OperandAccess, generate
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import compile_text
+from glowtrain.backends.target import Target
 from glowtrain.graph import Template, Value, constant
 from glowtrain.ops.quantized.convert import QuantizeLinear
 

@@ -13,8 +13,8 @@ import glowtrain as gt
 from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.step import ENTRY
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
+from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import planned
 from glowtrain.graph import Graph, Template
 from glowtrain.program.memory.plan import Plan

@@ -24,8 +24,8 @@ import glowtrain as gt
 from glowtrain.backends.cpu.events.log import EventLog
 from glowtrain.backends.cpu.recognise import recognise
 from glowtrain.backends.cpu.step import generate
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import compile_text
+from glowtrain.backends.target import Target
 from glowtrain.graph import Template
 from glowtrain.program.program import Kernel
 from glowtrain.stages import Options

@@ -25,10 +25,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from glowtrain.backends.cpu.contraction import Axis, Contraction, Operand, generate
 from glowtrain.backends.cpu.contraction.dot import dot_of
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import LlvmValue, vector
+from glowtrain.backends.target import Target
 
 CONVOLUTIONS = (
     (224, 3, 64, 7, 2), (56, 64, 64, 1, 1), (56, 64, 64, 3, 1), (56, 64, 256, 1, 1), (56, 256, 64, 1, 1),

@@ -17,8 +17,8 @@ import sys
 from integer import cases
 
 from glowtrain.backends.cpu.contraction import generate
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import assembly
+from glowtrain.backends.target import Target
 
 DOT = "vpdpbusd"
 A_CYCLE = {"sapphirerapids": 1, "icelake-server": 2}

@@ -30,7 +30,7 @@ import onnxruntime
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.onnx_io.checks.other_runtimes import EXACT_BYTES
 
 BATCH = 250

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.errors import BundleError
 from glowtrain.presentation.words import kind_of
 

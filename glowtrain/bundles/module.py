@@ -11,10 +11,10 @@ from typing import Any
 
 from glowtrain.backends.cpu.step import Code, generate_together
 from glowtrain.backends.cpu.tasks import Runner, Whole
-from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.cpu.threads.share import Shared
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
+from glowtrain.backends.thread_count import GRAIN
 from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.interface import VERSION, Interface, interface_text
 from glowtrain.bundles.memory import VariableMemory, placed

@@ -8,9 +8,10 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
 
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.cpu.threads.count import checked
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
+from glowtrain.backends.thread_count import checked
 from glowtrain.bundles.arguments import check_name, check_seed, dims_of, target_of
 from glowtrain.bundles.contents import PREDICT, STEP, Contents, batch_symbol, contents_of, step_with_constants
 from glowtrain.bundles.devices.fitting import Beside, layers_of, require_ram

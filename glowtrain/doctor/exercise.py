@@ -18,9 +18,9 @@ import numpy as np
 
 from glowtrain import nn, optim
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.cpu.threads.count import default
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import State
+from glowtrain.backends.target import Target
+from glowtrain.backends.thread_count import default
 from glowtrain.compiler.walk import arrive, until
 from glowtrain.graph import Graph, Value
 from glowtrain.optim import HYPER

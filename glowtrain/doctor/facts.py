@@ -7,12 +7,12 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from glowtrain.backends import thread_count
 from glowtrain.backends.caches import caches
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.cpu.threads import count
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.presentation.words import plural
 from glowtrain.version import __version__
 
@@ -66,8 +66,8 @@ def cores() -> str:
     """The cores that there are, that this process may use, and the threads of a step."""
     there = os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
-    threads = plural(count.default(), "thread")
-    return f"{plural(there, 'core')}, {allowed} allowed, {count.cores()} within quotas; steps run on {threads}"
+    threads = plural(thread_count.default(), "thread")
+    return f"{plural(there, 'core')}, {allowed} allowed, {thread_count.cores()} within quotas; steps run on {threads}"
 
 
 def _caches() -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.bundles.contents import Contents, contents_of
 from glowtrain.bundles.interface.structs import Struct
 from glowtrain.bundles.module import BundleModule, module_of

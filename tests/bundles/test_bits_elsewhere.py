@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.verify.elsewhere import ExampleRunner, parsed
 from glowtrain.bundles.verify.record import Record, check_against, difference, record_of, require_same

@@ -14,7 +14,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target, target_names
+from glowtrain.backends.target import Target, target_names
 from glowtrain.bundles.libraries import linking
 from glowtrain.bundles.libraries.archive import archive, exported
 from glowtrain.bundles.libraries.linking import library_name, linker_for, zig_target

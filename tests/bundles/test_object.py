@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from glowtrain.backends.llvm.symbols import symbols_of
-from glowtrain.backends.llvm.target import Target, target_names
+from glowtrain.backends.target import Target, target_names
 from glowtrain.bundles.module import BundleModule
 from tests.bundles.elf import sections
 from tests.bundles.in_process import compiled, contents

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import glowtrain as gt
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.bundles.devices.sizes import BundleSize
 from glowtrain.bundles.request import Optimize
 from glowtrain.cli import app

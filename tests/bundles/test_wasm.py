@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.bundles.libraries.wasm import MAGIC, linked
 from glowtrain.errors import BundleError
 

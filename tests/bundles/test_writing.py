@@ -17,7 +17,7 @@ from safetensors.numpy import load as load_safetensors
 from typer.testing import CliRunner
 
 import glowtrain as gt
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.contents import bundle_name, identifier
 from glowtrain.bundles.faces.c.example import program

@@ -17,8 +17,8 @@ import glowtrain as gt
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.symbols import symbols_of
-from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.backends.state import aligned
+from glowtrain.backends.target import Target, target_names
 from glowtrain.compiler import compile_artifact
 from glowtrain.compiler.walk import WALK, walk
 from glowtrain.graph import Graph

@@ -11,10 +11,10 @@ import numpy as np
 
 from glowtrain.backends.cpu.contraction import Contraction, OperandAccess, generate
 from glowtrain.backends.cpu.epilogue import Coordinates, FarLine
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, number, pointer, zero
+from glowtrain.backends.target import Target
 
 WIDTHS = {
     "512": replace(Target.host(), vector_bits=512, vector_registers=32),

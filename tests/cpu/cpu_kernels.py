@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glowtrain.backends.llvm import scalar
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import I64, LlvmValue, pointer
+from glowtrain.backends.target import Target
 from glowtrain.types import DTYPES
 
 Array = NDArray[Any]

@@ -18,7 +18,7 @@ import numpy as np
 
 import glowtrain as gt
 from glowtrain.backends.llvm import pieces, toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.graph import Value
 from glowtrain.program.parse import parse
 from tests.program.filetests import ENGINES

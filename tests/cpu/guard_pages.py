@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from glowtrain.backends.llvm.target import Target, target_names
+from glowtrain.backends.target import Target, target_names
 from glowtrain.compiler.walk import planned
 from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.draw import ChoiceDraw

@@ -9,10 +9,10 @@ import numpy as np
 
 from glowtrain.backends.cpu.step import ENTRY, Code, generate
 from glowtrain.backends.cpu.tasks import Arguments, Invocation
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import I1, I64, POINTER, integer, pointer
+from glowtrain.backends.target import Target
 from glowtrain.stages import Options
 from tests.cpu.native_program import Native
 

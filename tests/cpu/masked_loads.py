@@ -23,7 +23,7 @@ from glowtrain import models
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target, target_names
+from glowtrain.backends.target import Target, target_names
 from glowtrain.compiler.walk import planned
 from glowtrain.graph import Graph, Template
 from glowtrain.stages import Options

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from glowtrain.backends.cpu.step import ENTRY, Code, generate
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import build, pointer_table
+from glowtrain.backends.target import Target
 from glowtrain.loops import Buffer
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program

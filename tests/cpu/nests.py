@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.program.verify import verify

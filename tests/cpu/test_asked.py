@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from glowtrain.backends.cpu.contraction import Contraction, ContractionKernel, OperandAccess, generate
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import build
+from glowtrain.backends.target import Target
 
 LINE = 64
 SMALL_CACHES = replace(Target.host(), vector_bits=512, vector_registers=32, l1=1 << 13, l2=1 << 18)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.recognise import recognise
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.program.parse import parse
 from glowtrain.program.program import Program
 from glowtrain.program.verify import verify

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from glowtrain.backends.cpu.loop_nest.saturation import Saturation
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build, compile_text
 from glowtrain.backends.llvm.values import LlvmValue, in_all_lanes, number, vector
+from glowtrain.backends.target import Target
 from glowtrain.loops import Ref
 from glowtrain.types import DTYPES, f32
 from tests.cpu.cpu_kernels import elementwise_text

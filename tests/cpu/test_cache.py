@@ -13,7 +13,7 @@ from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.emit import CompilePlan
 from glowtrain.backends.interpreter import Interpreter
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.compiler import compile_artifact
 from glowtrain.errors import ArtifactError, InputError
 from glowtrain.graph import Constant, Graph, Input, Variable

@@ -9,7 +9,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.llvm.target import Target, target_names
+from glowtrain.backends.target import Target, target_names
 from glowtrain.graph import Graph, Input
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.optimize.pipeline import optimize

@@ -7,7 +7,7 @@ import pytest
 
 from glowtrain.backends.cpu.loop_nest.chains import carried, recurrence
 from glowtrain.backends.cpu.step import generate
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Let, Load, Ref, Statement, Store, Tensor
 from glowtrain.ops.indexing.arg_extrema import running
 from glowtrain.program.memory.plan import plan

@@ -15,7 +15,7 @@ from glowtrain.backends.base import WHOLE_CALL
 from glowtrain.backends.cpu.events.log import CountedCall, EventLog
 from glowtrain.backends.cpu.recognise import SMALL, FusedEpilogue, contraction_text, further_operands, recognise
 from glowtrain.backends.cpu.step import generate
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import planned
 from glowtrain.errors import CodegenError
 from glowtrain.grad.reverse import pullback

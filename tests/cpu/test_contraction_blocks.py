@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from glowtrain.backends.cpu.contraction import EpilogueClip, generate, rates
-from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.cpu.threads.share import chunk_of
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
+from glowtrain.backends.thread_count import GRAIN
 from tests.cpu.contraction_kernels import WIDTHS, Buffers, check, check_epilogue, execute
 from tests.cpu.contractions import SHAPES, depthwise, matmul, of_bytes
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Contraction, generate
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from tests.cpu.contraction_kernels import WIDTHS, Bias, check_epilogue
 from tests.cpu.contractions import SHAPES, Image, matmul
 from tests.cpu.random_contractions import contractions

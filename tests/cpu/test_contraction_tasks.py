@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from glowtrain.backends.cpu.contraction import Contraction, OperandAccess, generate, rates
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import build
+from glowtrain.backends.target import Target
 from tests.cpu.contraction_kernels import UNTOUCHED, WIDTHS, Buffers, addresses
 from tests.cpu.contractions import depthwise, matmul
 

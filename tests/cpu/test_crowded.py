@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from tests.cpu.crowded import calling_objects
 
 ROOT = Path(__file__).parents[2]

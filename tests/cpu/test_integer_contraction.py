@@ -26,10 +26,10 @@ from glowtrain.backends.cpu.contraction import (
     generate,
 )
 from glowtrain.backends.cpu.contraction.dot import dot_of
-from glowtrain.backends.llvm.target import MATRICES, Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build, compile_text
 from glowtrain.backends.llvm.values import LlvmValue, vector, zero
+from glowtrain.backends.target import MATRICES, Target
 from tests.cpu.contraction_kernels import addresses, inside, pieces
 from tests.cpu.emulated_matrices import emulated
 from tests.cpu.native_program import Pages

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from glowtrain.backends.cpu.recognise import is_small, recognise
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.loops import Buffer, Expr, For, Index, Let, Load, Ref, Statement, Store, call, cast, indices_of, reduce
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat

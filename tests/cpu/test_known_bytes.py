@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Contraction, Operand, generate
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from tests.cpu.contraction_kernels import WIDTHS, Buffers, execute
 from tests.cpu.contractions import SHAPES, Image, matmul
 from tests.cpu.random_contractions import contractions

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Contraction, Operand, generate
 from glowtrain.backends.cpu.panels import Packing
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from tests.cpu.contraction_kernels import WIDTHS, Buffers, execute
 from tests.cpu.contractions import SHAPES, Image, matmul
 from tests.cpu.random_contractions import contractions

@@ -12,7 +12,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.cpu.step import generate
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import planned
 from glowtrain.graph import Value
 

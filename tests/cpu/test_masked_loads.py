@@ -9,8 +9,8 @@ import pytest
 
 import glowtrain as gt
 from glowtrain import models
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import build
+from glowtrain.backends.target import Target
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.ops.convolution.convolution import Conv

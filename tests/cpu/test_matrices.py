@@ -23,9 +23,9 @@ from glowtrain.backends.cpu.contraction import Contraction, generate
 from glowtrain.backends.cpu.contraction.matrices.block import MatrixBlock, begins, shares, step_of
 from glowtrain.backends.cpu.contraction.matrices.unit import REGISTERS, ROW, ROWS, configure
 from glowtrain.backends.llvm import target as targets
-from glowtrain.backends.llvm.target import MATRICES, Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import assembly, compile_text
+from glowtrain.backends.target import MATRICES, Target
 from glowtrain.compiler.walk import planned
 from glowtrain.errors import BundleError, CodegenError
 from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.step import generate
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import compile_text
+from glowtrain.backends.target import Target
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.strategies import HypothesisDraw
 from glowtrain.loops import (

@@ -7,7 +7,7 @@ import pytest
 
 from glowtrain.backends.cpu.loop_nest.reduction import identity
 from glowtrain.backends.cpu.step import generate
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.loops import (
     Buffer,
     Cast,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from glowtrain.backends.cpu.contraction.copies.pack import Square, square_text
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import I64, vector
+from glowtrain.backends.target import Target
 
 TARGETS = {16: Target.host(), 8: Target.named("avx2"), 4: Target.named("sse4")}
 TYPES = {"f32": np.float32, "i8": np.int8, "u8": np.uint8}

@@ -17,7 +17,7 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.step import ENTRY, generate
 from glowtrain.backends.cpu.threads.share import Shared
 from glowtrain.backends.llvm import pieces, toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.compiler.function import compile_artifact
 from glowtrain.compiler.walk import WALK, after, arrive, joined, planned
 from glowtrain.errors import ArtifactError, CodegenError

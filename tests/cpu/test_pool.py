@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 
 import glowtrain as gt
 from glowtrain import models
+from glowtrain.backends import thread_count
 from glowtrain.backends.cpu.step import Code, generate
 from glowtrain.backends.cpu.tasks import Work
-from glowtrain.backends.cpu.threads import count
-from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.cpu.threads.pool import ThreadPool, pool_of, pool_text
 from glowtrain.backends.cpu.threads.share import CHUNKS, Shared, chunk_of
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
+from glowtrain.backends.thread_count import GRAIN
 from glowtrain.compiler.specialisation import IDLE
 from glowtrain.compiler.walk import planned
 from glowtrain.errors import BackendError, InputError
@@ -429,12 +429,12 @@ def test_backends_with_one_thread() -> None:
 
 
 def test_more_threads_than_cores_are_allowed_and_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(count, "cores", lambda: 2)
-    count._say_once.cache_clear()
+    monkeypatch.setattr(thread_count, "cores", lambda: 2)
+    thread_count._say_once.cache_clear()
     with pytest.warns(UserWarning, match="5 threads share 2 cores: more are not faster") as said:
-        assert [count.checked(5), count.checked(5), count.checked(2)] == [5, 5, 2]
+        assert [thread_count.checked(5), thread_count.checked(5), thread_count.checked(2)] == [5, 5, 2]
     assert len(said) == 1
-    count._say_once.cache_clear()
+    thread_count._say_once.cache_clear()
 
 
 def test_cores_are_those_of_the_affinity_mask_and_the_control_groups(
@@ -442,12 +442,12 @@ def test_cores_are_those_of_the_affinity_mask_and_the_control_groups(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
     quotas: list[float] = []
-    monkeypatch.setattr(count, "_quotas", lambda: quotas)
-    assert count.cores() == 8
+    monkeypatch.setattr(thread_count, "_quotas", lambda: quotas)
+    assert thread_count.cores() == 8
     quotas.append(2.5)
-    assert count.cores() == 3
+    assert thread_count.cores() == 3
     quotas.append(0.2)
-    assert count.cores() == 1
+    assert thread_count.cores() == 1
 
 
 def test_quotas_of_all_control_groups_above_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -457,21 +457,21 @@ def test_quotas_of_all_control_groups_above_count(monkeypatch: pytest.MonkeyPatc
     (root / "a" / "cpu.max").write_text("150000 100000\n")
     (root / "a" / "b" / "cpu.max").write_text("max 100000\n")
     (root / "cgroup").write_text("0::/a/b\n")
-    monkeypatch.setattr(count, "CGROUPS", root)
-    monkeypatch.setattr(count, "OWN", root / "cgroup")
-    assert sorted(count._quotas()) == [1.5, 8.0]
+    monkeypatch.setattr(thread_count, "CGROUPS", root)
+    monkeypatch.setattr(thread_count, "OWN", root / "cgroup")
+    assert sorted(thread_count._quotas()) == [1.5, 8.0]
     (root / "a" / "cpu.max").write_text("what\n")
-    assert count._quotas() == [8.0]
+    assert thread_count._quotas() == [8.0]
     (root / "cgroup").write_text("12:cpu:/x\n")
-    assert count._quotas() == []
+    assert thread_count._quotas() == []
 
 
 def test_a_system_without_pthreads_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(count, "POSIX", False)
-    assert count.default() == 1
-    assert count.checked(1) == 1
+    monkeypatch.setattr(thread_count, "POSIX", False)
+    assert thread_count.default() == 1
+    assert thread_count.checked(1) == 1
     with pytest.raises(InputError, match="2 threads need a POSIX system"):
-        count.checked(2)
+        thread_count.checked(2)
 
 
 def test_pytorch_s_setting_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,8 +480,8 @@ def test_pytorch_s_setting_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         def get_num_threads() -> int:
             return 1
 
-    monkeypatch.setattr(count, "cores", lambda: 4)
+    monkeypatch.setattr(thread_count, "cores", lambda: 4)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    assert count.default() == 4
+    assert thread_count.default() == 4
     monkeypatch.setitem(sys.modules, "torch", Torch)  # type: ignore[arg-type]
-    assert count.default() == 1
+    assert thread_count.default() == 1

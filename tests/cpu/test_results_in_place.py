@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.errors import ProgramError
 from glowtrain.loops import Buffer, Const, Index, Load, affine
 from glowtrain.loops.views import viewed

@@ -11,7 +11,7 @@ import pytest
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cpu import routines
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 
 TEXT = "define void @f(ptr %at) #0 {\n  store i64 7, ptr %at\n  ret void\n}\n"

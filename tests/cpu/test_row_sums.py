@@ -13,7 +13,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.graph import Value, constant
 from glowtrain.ops.normalize.batch_and_layer import LayerNormalization, RMSNormalization
 from glowtrain.ops.reduce.softmax import LogSoftmax, Softmax

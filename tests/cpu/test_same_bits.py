@@ -11,8 +11,8 @@ import pytest
 import glowtrain as gt
 from glowtrain import models, nn
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import State
+from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import planned
 from glowtrain.graph import Graph, Value
 from glowtrain.modes.training_and_inference import inference

@@ -8,7 +8,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.loop_nest.saturation import LARGEST, Saturation, saturation
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.graph import Value, constant
 from glowtrain.loops import Cast, Const, Expr, Ref, call, cast, select
 from glowtrain.ops.quantized.convert import QuantizeLinear, limits

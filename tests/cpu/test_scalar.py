@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.small_formats import STORED
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import LlvmValue, pointer, vector
+from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 from glowtrain.loops.functions import FUNCTIONS, fused_multiply_add
 from glowtrain.types import DTYPES

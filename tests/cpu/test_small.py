@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from glowtrain.backends.llvm import scalar, small_formats
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, vector
+from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 from glowtrain.loops import FUNCTIONS
 from glowtrain.program.interpret.functions import convert

@@ -11,7 +11,7 @@ import pytest
 from glowtrain.backends.cpu.loop_nest.squares import squares
 from glowtrain.backends.cpu.order.analysis import Free
 from glowtrain.backends.cpu.step import generate
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.loops import Buffer, Expr, For, Let, Load, Ref, Statement, Store, indices_of, reduce
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.program import Program

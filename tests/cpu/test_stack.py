@@ -6,10 +6,10 @@ import pytest
 
 from glowtrain.backends.llvm.sections import sections_of
 from glowtrain.backends.llvm.stack import stack_of
-from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.backends.llvm.text import LlvmFunction, index_type
 from glowtrain.backends.llvm.toolchain import compile_text
 from glowtrain.backends.llvm.values import POINTER, pointer, vector
+from glowtrain.backends.target import Target, target_names
 from glowtrain.errors import CodegenError
 
 BYTE = vector("i8")

@@ -14,9 +14,9 @@ from glowtrain import models
 from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.step import Invocation, generate
 from glowtrain.backends.cpu.tasks import Work
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import compile_text
 from glowtrain.backends.llvm.values import I64, LlvmValue
+from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import planned
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Graph, Input, Variable

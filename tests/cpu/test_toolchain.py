@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import COMPUTE_BITS, Target, target_names
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import I32, I64, POINTER, in_all_lanes, integer, pointer, vector, zero
+from glowtrain.backends.target import COMPUTE_BITS, Target, target_names
 from glowtrain.errors import CodegenError
 
 HOST = Target.host()
@@ -176,7 +176,7 @@ def test_objects_are_the_same_in_another_process() -> None:
     """What is kept on disk needs it."""
     code = (
         "import hashlib, sys; from glowtrain.backends.llvm import toolchain;"
-        "from glowtrain.backends.llvm.target import Target;"
+        "from glowtrain.backends.target import Target;"
         "object_bytes = toolchain.compile_text(sys.stdin.read(), Target.named('avx2'));"
         "print(hashlib.sha256(object_bytes).hexdigest())"
     )

@@ -10,10 +10,10 @@ import pytest
 from glowtrain.backends.cpu.contraction.dot import dot_of
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.lanes import Lanes
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import I32, LlvmValue, number, pointer, vector
+from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 
 HOST = Target.host()

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 import glowtrain as gt
 from glowtrain.backends.llvm import vector_math
-from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.backends.llvm.toolchain import assembly
 from glowtrain.backends.llvm.values import LlvmValue, number, vector
+from glowtrain.backends.target import Target, target_names
 from glowtrain.graph import Graph, Input
 from glowtrain.ops.elementwise.transcendental import Exp
 from tests.cpu import cpu_kernels

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 import glowtrain as gt
 from glowtrain.backends.cpu.executable import NativeExecutable, NativeInstance
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import State
+from glowtrain.backends.target import Target
 from glowtrain.cli import app
 from glowtrain.doctor import exercise
 from glowtrain.doctor.exercise import ExerciseRun, batch, digest, initial, runs, weights

@@ -15,7 +15,7 @@ from glowtrain.backends.cpu.limits import measured as limits
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.limits import FUNCTIONS, MachineLimits, MemoryLevel
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import WALK, arrive
 from glowtrain.errors import BackendError
 from glowtrain.graph import Graph, Input

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.errors import ProgramError
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import Plan, plan

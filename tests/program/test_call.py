@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import build
+from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import WALK, arrive, planned
 from glowtrain.errors import ArtifactError, CodegenError, InputError, PluginError, ProgramError, TextError
 from glowtrain.graph import OPERATORS, Graph, Input, Operator, Value, Variable

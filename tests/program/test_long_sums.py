@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.loops import Buffer, Expr, For, Index, Load, Reduce, Store, call, indices_of, reduce
 from glowtrain.program.interpret.evaluate import evaluate

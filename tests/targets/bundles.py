@@ -19,7 +19,7 @@ import numpy as np
 import glowtrain as gt
 from glowtrain import models
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.bundles.contents import STEP, Contents
 from glowtrain.bundles.faces.c.example import program
 from glowtrain.bundles.faces.c.header import header

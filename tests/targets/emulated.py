@@ -18,8 +18,8 @@ import wasmtime
 import glowtrain as gt
 from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
+from glowtrain.backends.target import Target
 from glowtrain.compiler import compile_artifact
 from glowtrain.graph import Graph
 from glowtrain.program.memory.plan import Plan

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.backends.llvm.target import Target, target_names
+from glowtrain.backends.target import Target, target_names
 from glowtrain.bundles.libraries.linking import shared_library, zig_target
 from tests.bundles.small_bundles import BATCH, digits, halves, odd_names, trainer, written
 from tests.compiler.networks import cnn, gpt, lstm, mlp

@@ -22,7 +22,7 @@ PROCESSORS = {
 OPERATORS = ("Exp", "Gemm", "com.microsoft.DynamicQuantizeLSTM")
 SECONDS = 900
 CHECKS = f"""
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.gradcheck import check_registry
 check_registry({OPERATORS}, 1).raise_if_failed()
 check_registry([], programs=1).raise_if_failed()

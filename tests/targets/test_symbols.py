@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from glowtrain.backends.llvm.target import Target, target_names
+from glowtrain.backends.target import Target, target_names
 from glowtrain.types import f64
 from tests.compiler.test_artifacts import routine_of
 from tests.targets import cases

@@ -14,7 +14,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.errors import UnpicklableError
 from glowtrain.graph import Graph, Input, Variable
 from tests.training.trainers import Points, trainer_of

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glowtrain as gt
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import planned
 from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.grad.training import MICRO, STEP

@@ -18,9 +18,9 @@ from glowtrain.backends.base import Artifact, Types
 from glowtrain.backends.container import pack, unpack
 from glowtrain.backends.cpu.events.log import CountedCall
 from glowtrain.backends.cpu.panels import Packing
-from glowtrain.backends.cpu.table import FIRST_SLOT
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
+from glowtrain.backends.table import FIRST_SLOT
+from glowtrain.backends.target import Target
 from glowtrain.errors import ArtifactError
 from glowtrain.loops import Buffer
 from glowtrain.native import NativeFunction

@@ -12,10 +12,10 @@ from glowtrain.backends.cache.location import CacheChoice, chosen
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.executable import NativeExecutable
 from glowtrain.backends.cpu.order.fact import Sums
-from glowtrain.backends.cpu.threads.count import GRAIN, checked, default
 from glowtrain.backends.cpu.threads.pool import expect_pool
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
+from glowtrain.backends.thread_count import GRAIN, checked, default
 from glowtrain.errors import ArtifactError
 from glowtrain.stages import Facts, Joint, Options, Stage
 

@@ -10,11 +10,11 @@ from typing import Any
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.step import Code, generate
 from glowtrain.backends.cpu.tasks import Whole
-from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.cpu.threads.share import Shared
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.pieces import LEAST, ObjectPieces
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
+from glowtrain.backends.thread_count import GRAIN
 from glowtrain.presentation.words import plural
 from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options

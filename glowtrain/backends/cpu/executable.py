@@ -16,10 +16,10 @@ from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.driver import Driver, driving
 from glowtrain.backends.cpu.events.log import EventLog
 from glowtrain.backends.cpu.placed import PlacedNative
-from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.cpu.threads.pool import pool_of
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.state import State, address_of, zeros
+from glowtrain.backends.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.types import Array
 
 

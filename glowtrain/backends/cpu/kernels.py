@@ -19,9 +19,9 @@ from glowtrain.backends.cpu.recognise import (
     recognise,
 )
 from glowtrain.backends.cpu.tasks import PARAMS, Work
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction, index_type
 from glowtrain.backends.llvm.values import pointer
+from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
 from glowtrain.program.analysis.kernel_key import Key, structure

@@ -21,7 +21,6 @@ from glowtrain.backends.cpu.contraction.matrices import unit
 from glowtrain.backends.cpu.threads.pool import pool_of
 from glowtrain.backends.limits import FUNCTIONS, MachineLimits, MemoryLevel
 from glowtrain.backends.llvm import toolchain, vector_math
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import (
     POINTER,
@@ -33,6 +32,7 @@ from glowtrain.backends.llvm.values import (
     vector,
 )
 from glowtrain.backends.state import aligned
+from glowtrain.backends.target import Target
 from glowtrain.program.analysis.work_count import BYTES, DOUBLES, FLOATS
 from glowtrain.types import Array
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from glowtrain.backends.base import PlacedInstance
 from glowtrain.backends.cpu.artifact import NativeArtifact
-from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.cpu.threads.pool import ThreadPool
 from glowtrain.backends.state import zeros
+from glowtrain.backends.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.errors import BackendError
 from glowtrain.types import Array
 

@@ -21,9 +21,9 @@ from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.cpu.order.analysis import Free, reductions
 from glowtrain.backends.llvm.formats import MEMORY, REGISTER, SIZE, as_stored
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, Number, pointer
+from glowtrain.backends.target import Target
 from glowtrain.loops import (
     Affine,
     Apply,

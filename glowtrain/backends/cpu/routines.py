@@ -13,7 +13,7 @@ from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cache.key import sources
 from glowtrain.backends.container import pack, unpack
 from glowtrain.backends.llvm import pieces, toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.errors import ArtifactError, CodegenError
 from glowtrain.forks import renew_in_children
 

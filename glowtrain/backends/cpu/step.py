@@ -21,12 +21,12 @@ from glowtrain.backends.cpu.kernels import Argument, KernelFunctions, KernelUnit
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions
 from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.cpu.recognise import Unchanged
-from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.cpu.tasks import Arguments, Invocation, Runner, Whole, Work
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import CALLER, LlvmFunction, index_type
 from glowtrain.backends.llvm.toolchain import module_text
 from glowtrain.backends.llvm.values import POINTER, LlvmValue, pointer
+from glowtrain.backends.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
+from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Buffer, Index
 from glowtrain.native import NativeFunction

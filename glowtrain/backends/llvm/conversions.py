@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import I1, LlvmType, LlvmValue, integer, number
+from glowtrain.backends.target import Target
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from glowtrain.backends.llvm import small_formats
 from glowtrain.backends.llvm.conversions import to_float, to_integer
 from glowtrain.backends.llvm.lanes import Lanes
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, in_all_lanes, integer, number, vector
+from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 
 REGISTER: Mapping[str, str] = {

@@ -19,7 +19,7 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 
 LEAST, MOST, PART = 60_000, 100_000, 8

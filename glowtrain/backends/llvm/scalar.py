@@ -27,9 +27,9 @@ from glowtrain.backends.llvm.formats import (
 from glowtrain.backends.llvm.integers import BOOL, INTEGER, mulhi_u32
 from glowtrain.backends.llvm.lanes import IntegerLanes
 from glowtrain.backends.llvm.small_formats import STORED
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue
+from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 from glowtrain.loops import FUNCTIONS
 

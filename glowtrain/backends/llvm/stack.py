@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 
 RED_ZONE = 128

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from glowtrain.backends.llvm.instructions import Instructions
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.values import I64, POINTER, LlvmType, LlvmValue, Number, vector
+from glowtrain.backends.target import Target
 
 CALLER = "#1"
 """The attributes of a function whose time goes into the functions that it calls: LLVM selects its instructions one by

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import llvmlite
 import llvmlite.binding as llvm
 
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 
 OPTIMIZATION = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.bundles.devices.sizes import size_of
 from glowtrain.bundles.module import BundleModule
 from glowtrain.errors import BundleError

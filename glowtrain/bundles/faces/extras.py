@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.bundles.arguments import words_of
 from glowtrain.bundles.faces.fortran.module import fortran
 from glowtrain.bundles.faces.python import loader

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from glowtrain.backends.cpu.driver import exponent
-from glowtrain.backends.cpu.table import ARENA, POOL, WORKSPACES
 from glowtrain.backends.llvm.values import I8, I32, NULL, POINTER, LlvmValue, pointer, vector
+from glowtrain.backends.table import ARENA, POOL, WORKSPACES
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.interface.interface import Interface
 from glowtrain.bundles.interface.structs import CFunction

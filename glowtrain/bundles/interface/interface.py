@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction, index_type
 from glowtrain.backends.llvm.values import I32, POINTER, LlvmType, LlvmValue, vector
+from glowtrain.backends.target import Target
 from glowtrain.bundles.interface.constants import Constants
 from glowtrain.bundles.interface.structs import CFunction, Struct
 from glowtrain.bundles.memory import VariableMemory

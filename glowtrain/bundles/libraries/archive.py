@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Sequence
 
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 
 MAGIC = b"!<arch>\n"
 HEADER_BYTES = 60

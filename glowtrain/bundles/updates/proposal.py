@@ -18,7 +18,7 @@ from itertools import islice
 import numpy as np
 
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.bundles.arguments import target_of
 from glowtrain.bundles.contents import bound_model
 from glowtrain.bundles.devices.fitting import most

@@ -10,8 +10,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import version
+from glowtrain.backends.target import Target
 from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.verify.trace import BitTrace, StepTrace
 from glowtrain.bundles.weights import file_of

@@ -13,8 +13,8 @@ import numpy as np
 
 from glowtrain.backends.base import Backend
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import State
+from glowtrain.backends.target import Target
 from glowtrain.bundles.contents import STEP, Contents
 from glowtrain.bundles.weights import file_of
 from glowtrain.compiler import Function

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glowtrain.backends.llvm.target import ALIASES, target_names
+from glowtrain.backends.target import ALIASES, target_names
 
 TARGETS = ("host", *ALIASES, *target_names())
 """What ``--target`` takes, the names that compilers have first."""

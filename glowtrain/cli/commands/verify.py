@@ -12,7 +12,7 @@ import typer
 
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.discovery import backend_of
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.bundles.contents import PREDICT, STEP, Contents, contents_of
 from glowtrain.bundles.module import module_of
 from glowtrain.bundles.verify.elsewhere import PROGRAM, ExampleRunner

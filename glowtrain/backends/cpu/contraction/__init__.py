@@ -23,7 +23,7 @@ from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.contraction.rates import Machine
 from glowtrain.backends.cpu.contraction.words import Prepared, prepare, prepare_for_matrices
 from glowtrain.backends.cpu.epilogue import Epilogue
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 
 __all__ = [
     "Axis",

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, in_all_lanes, vector
+from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 
 BYTES = frozenset({"i8", "u8"})

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import index_type
 from glowtrain.backends.llvm.values import LlvmType
+from glowtrain.backends.target import Target
 
 SCALAR_REGISTERS = 16
 """Registers for floats that a processor has, where its target says that no vectors are wanted."""

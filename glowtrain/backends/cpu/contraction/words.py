@@ -20,7 +20,7 @@ from glowtrain.backends.cpu.contraction.dot import Dot, dot_of
 from glowtrain.backends.cpu.contraction.matrices.unit import matrix_dot
 from glowtrain.backends.cpu.panels import Packing, Parts
 from glowtrain.backends.llvm.formats import SIZE
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 
 ROWS = 8
 """Rows from which on it is worth packing an operand that is not constant."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glowtrain.backends.cpu.events.log import FIELDS, LINE
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction, index_type
 from glowtrain.backends.llvm.values import I64, LlvmValue, Number, pointer
+from glowtrain.backends.target import Target
 
 NOTE = "note"
 """The function that appends an event."""

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from glowtrain.backends.cpu.loop_nest.scope import Context, Scopes
 from glowtrain.backends.cpu.order.analysis import Free
 from glowtrain.backends.llvm import scalar
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import I64, POINTER, LlvmType, LlvmValue, Number, in_all_lanes, zero
+from glowtrain.backends.target import Target
 from glowtrain.loops import Affine, Buffer, Expr, Index, Load, address, affine
 from glowtrain.loops.affine import Atom, Quotient, Remainder, expression
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from glowtrain.backends.llvm.formats import NativeConversion
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, in_all_lanes, number, vector
+from glowtrain.backends.target import Target
 
 _INSTRUCTIONS: Mapping[int, tuple[str, str]] = {
     256: ("avx2", "llvm.x86.avx2.{}"),

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from glowtrain.backends.cpu.loop_nest.loads import Loads
 from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.llvm import scalar
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue
+from glowtrain.backends.target import Target
 from glowtrain.loops import (
     Accumulate,
     Affine,

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from glowtrain.backends.cpu.loop_nest.addresses import Addresses
 from glowtrain.backends.llvm import scalar
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, poison
+from glowtrain.backends.target import Target
 from glowtrain.loops import Affine, Buffer, Expr, Load, affine, within
 
 

@@ -19,9 +19,9 @@ from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.order.analysis import reductions
 from glowtrain.backends.cpu.order.nest import PARTIALS, UNROLLED, ReductionOrder, reduction_order
 from glowtrain.backends.llvm import scalar
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction, Loop
 from glowtrain.backends.llvm.values import LlvmValue, first_lanes
+from glowtrain.backends.target import Target
 from glowtrain.loops import Apply, Buffer, Expr, Index, Let, Reduce, Ref, Statement, substitute
 from glowtrain.types import DType, boolean
 

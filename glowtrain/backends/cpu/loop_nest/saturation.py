@@ -18,9 +18,9 @@ import numpy as np
 from glowtrain.backends.cpu.loop_nest.byte_packs import packed, packs
 from glowtrain.backends.llvm import small_formats
 from glowtrain.backends.llvm.formats import REGISTER, cast, native_conversion
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, number
+from glowtrain.backends.target import Target
 from glowtrain.loops import Apply, Cast, Const, Expr
 from glowtrain.types import SMALL_INTEGERS, DType, f32
 

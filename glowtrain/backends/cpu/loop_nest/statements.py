@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
 from glowtrain.backends.llvm import scalar
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue
+from glowtrain.backends.target import Target
 from glowtrain.loops import Accumulate, Affine, Buffer, Expr, Index, Let, Statement, Store, address, affine, within
 
 

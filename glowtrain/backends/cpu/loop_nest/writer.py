@@ -36,9 +36,9 @@ from glowtrain.backends.cpu.order.nest import best_lane, computed_types, referen
 from glowtrain.backends.cpu.tasks import ELSEWHERE, TaskRange, Work, plain
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.formats import MEMORY, REGISTER
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, first_lanes
+from glowtrain.backends.target import Target
 from glowtrain.loops import (
     Accumulate,
     Buffer,

@@ -26,7 +26,7 @@ from glowtrain.backends.cpu.order.analysis import (
     slope,
     vector_cost,
 )
-from glowtrain.backends.llvm.target import COMPUTE_BITS
+from glowtrain.backends.target import COMPUTE_BITS
 from glowtrain.loops import (
     Accumulate,
     For,

@@ -19,8 +19,8 @@ import numpy as np
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cpu.routines import begin, loaded
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
+from glowtrain.backends.target import Target
 from glowtrain.forks import renew_in_children
 from glowtrain.types import Array
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from glowtrain.backends.cpu.events.log import FIRST_THREAD
 from glowtrain.backends.cpu.events.text import noting, ticks
 from glowtrain.backends.cpu.tasks import PARAMS, Arguments, Invocation, Work
-from glowtrain.backends.cpu.threads.count import GRAIN
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import CALLER, INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import NULL, POINTER, LlvmType, pointer
+from glowtrain.backends.target import Target
+from glowtrain.backends.thread_count import GRAIN
 
 WORTH = 2
 """Chunks of a call, of that size, from which on it is shared: telling another thread and waiting for it takes 0.2 µs

@@ -2,7 +2,7 @@
 
 LLVM offers no vector exp, log, tanh, sin and so on (it would call the C library lane by lane), so each is a recipe of
 exactly defined operations for single and double, at any number of lanes. A lane's bits do not depend on the width, nor
-on the target but for what :attr:`~glowtrain.backends.llvm.target.Target.fused` says. A recipe may begin new basic
+on the target but for what :attr:`~glowtrain.backends.target.Target.fused` says. A recipe may begin new basic
 blocks in the function.
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue
 from glowtrain.backends.llvm.vector_math import elementary, exponential, trigonometric
 from glowtrain.backends.llvm.vector_math.float_lanes import DOUBLE, FORMATS, SINGLE, FloatLanes, LaneFormat
+from glowtrain.backends.target import Target
 
 UNARY: Mapping[str, Callable[[FloatLanes, LlvmValue], LlvmValue]] = {
     "abs": elementary.absolute,

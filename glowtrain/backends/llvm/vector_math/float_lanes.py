@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from glowtrain.backends.llvm.lanes import Lanes
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, integer
+from glowtrain.backends.target import Target
 
 
 @dataclass(frozen=True)

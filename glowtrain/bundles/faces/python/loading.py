@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.bundles.arguments import folder_of
 from glowtrain.bundles.faces.python import loader
 from glowtrain.bundles.weights import file_of

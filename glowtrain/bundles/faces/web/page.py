@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain import data
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.target import Target
 from glowtrain.bundles.contents import PREDICT, STEP
 from glowtrain.bundles.faces.templates import as_json, filled, template_text
 from glowtrain.bundles.faces.web.javascript import script

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glowtrain.backends.cpu.contraction.dot import BYTES, Dot
-from glowtrain.backends.llvm.target import MATRICES, Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, vector
+from glowtrain.backends.target import MATRICES, Target
 
 REGISTERS = 8
 ROWS, ROW = 16, 64
