@@ -24,7 +24,9 @@ from glowtrain.stages import Facts, Options, Stage
 from glowtrain.types import Array, TensorType
 
 if TYPE_CHECKING:
+    from glowtrain.backends.cache.location import CacheChoice
     from glowtrain.backends.limits import MachineLimits
+    from glowtrain.backends.target import Target
 
 Types = Mapping[str, TensorType]
 
@@ -225,6 +227,10 @@ class Backend(ABC):
     facts: Facts = Facts()
     cache: Cache | None = None
     """Where artifacts are kept, if anywhere."""
+    target: Target | None = None
+    """The processor that its code is for, where it makes code for one."""
+    tools: str = ""
+    """The versions of what makes its code, in words."""
 
     def __str__(self) -> str:
         return self.name
@@ -245,8 +251,10 @@ class Backend(ABC):
         for, in words; the least alike last. They cache nothing."""
         return {}
 
-    def uncached(self) -> Backend:
-        """The same backend, keeping nothing and taking nothing that is kept."""
+    def with_cache(self, cache: CacheChoice) -> Backend:
+        """The same backend with another cache, or with none. Raises :class:`BackendError` where it caches nothing."""
+        if cache:
+            raise BackendError(f"backend {self.name} compiles nothing that could be cached; use backend cpu")
         return self
 
     @property

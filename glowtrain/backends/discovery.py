@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module, metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glowtrain.backends.base import Backend
 from glowtrain.errors import BackendError, InputError
 from glowtrain.graph.plugins import FAILURES, package_of
 from glowtrain.presentation.words import kind_of
+
+if TYPE_CHECKING:
+    from glowtrain.backends.cache.location import CacheChoice
+    from glowtrain.backends.target import Target
 
 GROUP = "glowtrain.backends"
 BUILT_IN = {
@@ -35,12 +39,25 @@ def backend_of(backend: str | Backend, threads: int | None = None) -> Backend:
     return found if threads is None else found.on(threads)
 
 
+def backend_for(target: Target, cache: CacheChoice = None, threads: int | None = None) -> Backend:
+    """The backend that makes code for a processor; it caches code where it is told, by default nowhere.
+
+    Raises :class:`InputError` for a cache that cannot be used, and for what is no number of threads.
+    """
+    made: Backend = _built_in("cpu")(target, cache, threads=threads)
+    return made
+
+
+def _built_in(name: str) -> Any:
+    module, _, attribute = BUILT_IN[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
 def _named(backend: str) -> Backend:
     if not isinstance(backend, str):
         raise InputError(f"a backend is a name or a Backend, not {kind_of(backend)}")
     if backend in BUILT_IN:
-        module, _, attribute = BUILT_IN[backend].partition(":")
-        made: Backend = getattr(import_module(module), attribute)()
+        made: Backend = _built_in(backend)()
         return made
     offered = _offered()
     if backend not in offered:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
 
-from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.discovery import backend_of
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.base import Backend
+from glowtrain.backends.discovery import backend_for, backend_of
 from glowtrain.backends.target import Target
 from glowtrain.backends.thread_count import checked
 from glowtrain.bundles.arguments import check_name, check_seed, dims_of, target_of
@@ -96,9 +95,9 @@ class BundleRequest(TrainingSettings):
         """The target; for ``host``, what a trainer itself computes with. Raises :class:`CodegenError` for an unknown
         one."""
         found = target_of(self.target)
-        own = backend_of(self.model.backend) if isinstance(self.model, Trainer) else None
-        if isinstance(own, Cpu) and self.target == "host":
-            found = own.target
+        own = backend_of(self.model.backend).target if isinstance(self.model, Trainer) else None
+        if own is not None and self.target == "host":
+            found = own
         return replace(found, compact=True) if self.optimize == "size" else found
 
     def module(self) -> BundleModule:
@@ -134,8 +133,8 @@ class BundleRequest(TrainingSettings):
         return self.weights == "object"
 
     @property
-    def _backend(self) -> Cpu:
-        return Cpu(self.processor, cache=None)
+    def _backend(self) -> Backend:
+        return backend_for(self.processor)
 
     def _options(self, contents: Contents) -> Options:
         """How functions are compiled. Raises :class:`BundleError` for residuals where nothing is trained."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from glowtrain import nn, optim
-from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.backends.discovery import backend_for
 from glowtrain.backends.state import State
 from glowtrain.backends.target import Target
 from glowtrain.backends.thread_count import default
@@ -71,14 +71,16 @@ def runs(told: Callable[[str], None] = lambda _: None) -> Iterator[ExerciseRun]:
     plan = arrive(graph, DEFAULT, until("plan"))
     for target, fused in arithmetics():
         told(f"target {target}")
-        backend = Cpu(target, fused=fused).sharing(1)
+        named = Target.named(target)
+        processor = named if fused is None else replace(named, fused=fused)
+        backend = backend_for(processor).sharing(1)
         artifact = backend.compile(plan, DEFAULT)
         for threads in numbers_of_threads() if fused is None and target in EVERYWHERE else (1,):
             state = State(initial(graph))
             step = backend.sharing(threads).load(artifact).bind(state)
             for number in range(STEPS):
                 step.run({**batch(graph, number), **hyper})
-            yield ExerciseRun(target, threads, digest(graph, state), bool(backend.target.fused))
+            yield ExerciseRun(target, threads, digest(graph, state), bool(processor.fused))
 
 
 def arithmetics() -> tuple[tuple[str, bool | None], ...]:

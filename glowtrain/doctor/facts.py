@@ -9,9 +9,7 @@ from pathlib import Path
 
 from glowtrain.backends import thread_count
 from glowtrain.backends.caches import caches
-from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.discovery import backend_of
-from glowtrain.backends.llvm import toolchain
+from glowtrain.backends.discovery import backend_for
 from glowtrain.backends.target import Target
 from glowtrain.presentation.words import plural
 from glowtrain.version import __version__
@@ -27,7 +25,7 @@ def facts() -> dict[str, str]:
         "glowtrain": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
-        "compiler": toolchain.version(),
+        "compiler": backend_for(target).tools,
         "system": platform.platform(),
         "processor": f"{processor()}, for LLVM {target.cpu}",
         "instructions": instructions(target),
@@ -80,5 +78,5 @@ def _caches() -> str:
 
 def _folder() -> str:
     """Where compiled code is kept."""
-    cache = backend_of(Cpu.name).cache
+    cache = backend_for(Target.host(), cache=True).cache
     return "not kept" if cache is None else f"kept in {cache.folder}"

@@ -80,7 +80,7 @@ class GlowtrainBackend(Backend):
         inputs = [value.name for value in model.graph.input if value.name not in initial]
         outputs = [value.name for value in model.graph.output]
         engine = backend_of(cls.engine)
-        function = compile(from_model(read(model))[0], backend=engine if cls.cached else engine.uncached())
+        function = compile(from_model(read(model))[0], backend=engine if cls.cached else engine.with_cache(None))
         return GlowtrainRep(function, inputs, outputs)
 
     @classmethod

@@ -45,6 +45,7 @@ class Cpu(Backend):
 
     name = "cpu"
     threaded = True
+    target: Target
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Cpu(Backend):
         self.cache = chosen(cache)
         self.threads = None if threads is None else checked(threads)
         self.grain = grain
+        self.tools = toolchain.version()
         self.facts = Facts(alignment=self.target.plan_alignment, sums=Sums())
 
     def __reduce__(self) -> tuple[Callable[..., Cpu], tuple[Target | None, CacheChoice, int | None, int, bool | None]]:
@@ -83,8 +85,8 @@ class Cpu(Backend):
         fewer = replace(self.target, name=words, vector_bits=bits, families=frozenset())
         return fewer if bits else replace(fewer, masked=False)
 
-    def uncached(self) -> Cpu:
-        return self._like(cache=None)
+    def with_cache(self, cache: CacheChoice) -> Cpu:
+        return self._like(cache=chosen(cache))
 
     def _like(self, **changed: Any) -> Cpu:
         """The same, also of a derived class, but for some attributes."""
@@ -99,7 +101,7 @@ class Cpu(Backend):
 
     @property
     def fingerprint(self) -> str:
-        return f"cpu {toolchain.version()} {self.target.fingerprint} {self.grain}"
+        return f"cpu {self.tools} {self.target.fingerprint} {self.grain}"
 
     @property
     def views(self) -> Mapping[str, View]:

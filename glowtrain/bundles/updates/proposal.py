@@ -17,7 +17,7 @@ from itertools import islice
 
 import numpy as np
 
-from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.backends.discovery import backend_for
 from glowtrain.backends.target import Target
 from glowtrain.bundles.arguments import target_of
 from glowtrain.bundles.contents import bound_model
@@ -111,7 +111,7 @@ def propose(
     names = [variable.name for layer in layers for variable in (*layer.biases, *layer.weights)]
     if not names:
         raise InputError(f"{model.name} has nothing to train")
-    options = Options(facts=Cpu(target_of(target), cache=None).facts, fixed_point=fixed_point)
+    options = Options(facts=backend_for(target_of(target)).facts, fixed_point=fixed_point)
     planner = Planner(bound, attached, optimizer, options, limit)
     scores = _scores(model, examples, attached, optimizer, names, seed)
     learned = learning(layers, scores)

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from glowtrain.backends.llvm.toolchain import version
+from glowtrain.backends.discovery import backend_for
 from glowtrain.backends.target import Target
 from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.verify.trace import BitTrace, StepTrace
@@ -57,7 +57,7 @@ class Record:
 def record_of(contents: Contents, trace: BitTrace, seed: int) -> Record:
     """The record of what this machine computed."""
     host = Target.host()
-    versions = {"glowtrain": __version__, "compiler": version()}
+    versions = {"glowtrain": __version__, "compiler": backend_for(host).tools}
     return Record(contents.name, digest_of(contents), seed, f"{host.cpu}, {host.triple}", versions, trace)
 
 

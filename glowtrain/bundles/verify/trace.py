@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from glowtrain.backends.base import Backend
-from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.backends.discovery import backend_for
 from glowtrain.backends.state import State
 from glowtrain.backends.target import Target
 from glowtrain.bundles.contents import STEP, Contents
@@ -92,9 +92,9 @@ def trace_of(
     return BitTrace(tuple(trained), outputs)
 
 
-def backend_like(target: Target) -> Cpu:
+def backend_like(target: Target) -> Backend:
     """A backend of this processor that computes the bits that code for a target computes there."""
-    return Cpu(fused=target.fused, cache=None)
+    return backend_for(replace(Target.host(), fused=target.fused))
 
 
 def checksum(array: Array) -> str:

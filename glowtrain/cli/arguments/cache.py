@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glowtrain.backends.base import Backend
-from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.arguments import options
 from glowtrain.errors import InputError
 
@@ -28,7 +28,8 @@ class BackendOptions:
             return self.backend
         if self.cache is not None and self.no_cache:
             raise InputError("give --cache or --no-cache, not both")
-        if self.backend != Cpu.name:
+        named = backend_of(self.backend)
+        if named.target is None:
             option = "--cache" if self.cache else "--no-cache"
             raise InputError(f"{option} is about native code, which the backend {self.backend} does not make")
-        return Cpu(cache=self.cache)
+        return named.with_cache(self.cache)

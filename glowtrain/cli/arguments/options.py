@@ -9,7 +9,6 @@ import typer
 
 from glowtrain import losses, models
 from glowtrain.backends.discovery import backend_names
-from glowtrain.backends.thread_count import MOST
 from glowtrain.cli.arguments.completion import names, names_or_files
 from glowtrain.data import NAMES
 from glowtrain.memory.resources import OUTPUT, TRAINING

@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.discovery import backend_of
+from glowtrain.backends.discovery import backend_for, backend_of
 from glowtrain.backends.target import Target
 from glowtrain.bundles.contents import PREDICT, STEP, Contents, contents_of
 from glowtrain.bundles.module import module_of
@@ -159,7 +158,8 @@ def _compare_bits(contents: Contents, settings: Settings, others: OtherProcessor
     for target in targets:
         trace = _here(contents, settings, target, steps, seed)
         with waiting(f"computing for {target.name}"):
-            there = runner.trace(module_of(contents, target, settings(facts_for(target)), known=True), steps, seed)
+            module = module_of(contents, target, settings(backend_for(target).facts), known=True)
+            there = runner.trace(module, steps, seed)
         require_same(contents.name, trace, there, f"{target.name} ({runner.command})")
         out.print(f"{contents.name}: {_what(trace)}: the same bits on {target.name} ({runner.command}) as here")
 
@@ -177,13 +177,8 @@ def _recorded(contents: Contents, trace: BitTrace, seed: int, record: Path | Non
 def _here(contents: Contents, settings: Settings, target: Target, steps: int, seed: int) -> BitTrace:
     """What this machine computes with a target's arithmetic."""
     with waiting("computing here"):
-        how = in_bytes(contents.graphs, settings(facts_for(target)))
+        how = in_bytes(contents.graphs, settings(backend_for(target).facts))
         return trace_of(contents, backend_like(target), steps, seed, options=how)
-
-
-def facts_for(target: Target) -> Facts:
-    """What passes know of a target."""
-    return Cpu(target, cache=None).facts
 
 
 def _what(trace: BitTrace) -> str:
