@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
+from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.step import Code
+from glowtrain.backends.table import Slot
 from glowtrain.bundles.c_names import MACROS
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.contents import STEP, identifier

@@ -13,9 +13,10 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.base import Batches
-from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
+from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.state import State
+from glowtrain.backends.table import Slot
 from glowtrain.compiler import Function
 from glowtrain.types import Array
 

@@ -16,9 +16,10 @@ import numpy as np
 import wasmtime
 
 import glowtrain as gt
-from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
+from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.state import aligned
+from glowtrain.backends.table import Slot
 from glowtrain.backends.target import Target
 from glowtrain.compiler import compile_artifact
 from glowtrain.graph import Graph

@@ -10,7 +10,7 @@ other. The pool is null for a step on one thread, or what :mod:`glowtrain.backen
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from glowtrain.backends.container import pack, unpack
 from glowtrain.backends.cpu.events.log import CountedCall
 from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.state import aligned
-from glowtrain.backends.table import FIRST_SLOT
+from glowtrain.backends.table import FIRST_SLOT, Slot
 from glowtrain.backends.target import Target
 from glowtrain.errors import ArtifactError
 from glowtrain.loops import Buffer
@@ -29,18 +29,6 @@ from glowtrain.types import Array, TensorType, parse_type
 if TYPE_CHECKING:
     from glowtrain.backends.cpu.step import Code
     from glowtrain.program.memory.plan import Plan
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A tensor outside of the arena: an input, output or variable by name, or a constant by its number; or a copy of
-    the variable of this name, whose axes lie as ``layout`` says, in the form of ``packing``."""
-
-    kind: Literal["input", "output", "variable", "constant", "packed", "unused"]
-    name: str
-    type: TensorType
-    layout: tuple[int, ...]
-    packing: Packing | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from glowtrain.backends.cpu.recognise import (
     recognise,
 )
 from glowtrain.backends.cpu.tasks import PARAMS, Work
-from glowtrain.backends.llvm.text import INDEX, LlvmFunction, index_type
+from glowtrain.backends.llvm.text import INDEX, LlvmFunction, index_type, internal
 from glowtrain.backends.llvm.values import pointer
 from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
@@ -124,11 +124,6 @@ def _named(functions: Sequence[tuple[str, str]], name: str, parts: dict[str, str
         if names[part] == new:
             yield text.replace(f"@{part}(", f"@{new}(")
     yield internal(_renamed(kernel, names).replace(_NAME, name))
-
-
-def internal(function: str) -> str:
-    """A function's text as what the module keeps to itself."""
-    return function if function.startswith("define internal ") else function.replace("define ", "define internal ", 1)
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

@@ -17,12 +17,12 @@ import numpy as np
 
 from glowtrain.backends.cpu.events.log import STEP, CountedCall
 from glowtrain.backends.cpu.events.text import note_text, noting, ticks
-from glowtrain.backends.cpu.kernels import Argument, KernelFunctions, KernelUnit, internal
+from glowtrain.backends.cpu.kernels import Argument, KernelFunctions, KernelUnit
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions
 from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.cpu.recognise import Unchanged
 from glowtrain.backends.cpu.tasks import Arguments, Invocation, Runner, Whole, Work
-from glowtrain.backends.llvm.text import CALLER, LlvmFunction, index_type
+from glowtrain.backends.llvm.text import CALLER, LlvmFunction, index_type, internal
 from glowtrain.backends.llvm.toolchain import module_text
 from glowtrain.backends.llvm.values import POINTER, LlvmValue, pointer
 from glowtrain.backends.table import ARENA, FIRST_SLOT, POOL, WORKSPACES

@@ -26,6 +26,11 @@ def index_type(target: Target) -> LlvmType:
     return vector(f"i{target.pointer_bits}")
 
 
+def internal(function: str) -> str:
+    """A function's text as what the module keeps to itself."""
+    return function if function.startswith("define internal ") else function.replace("define ", "define internal ", 1)
+
+
 @dataclass
 class Loop:
     """A counted loop being written: its index, its carried values (phis), and what the body hands to the next trip."""

@@ -6,7 +6,7 @@ in. Every function but those that look something up begins by checking its handl
 
 from __future__ import annotations
 
-from glowtrain.backends.cpu.kernels import internal
+from glowtrain.backends.llvm.text import internal
 from glowtrain.backends.llvm.values import I32, integer, number, pointer
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.interface.calls import call, run
