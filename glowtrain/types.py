@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -39,6 +40,11 @@ class DType:
     def size(self) -> int:
         """Bytes of one element in memory."""
         return self.numpy.itemsize
+
+    @property
+    def exponent(self) -> int:
+        """The bits of a float's exponent, which are those of infinity."""
+        return int.from_bytes(np.asarray(np.inf, self.numpy).tobytes(), sys.byteorder)
 
     @property
     def is_float(self) -> bool:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import glowtrain as gt
 from glowtrain.backends.base import Batches, one_by_one
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.cpu.driver import exponent
 from glowtrain.backends.cpu.executable import NativeInstance
 from glowtrain.backends.state import State
 from glowtrain.compiler.service import build
@@ -22,7 +21,7 @@ from glowtrain.ops.elementwise.arithmetic import Div
 from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.stages import DEFAULT
-from glowtrain.types import DType, TensorType
+from glowtrain.types import DType
 
 ROWS = 3
 
@@ -111,7 +110,7 @@ def test_all_bits_of_the_exponent_are_set_in_what_is_not_finite(dtype: DType) ->
     special = np.array([[0.0], [-0.0], [np.inf], [-np.inf], [np.nan]], dtype.numpy)
     bits = np.zeros((len(values) + len(special), 8), np.uint8)
     bits[:, : dtype.size] = np.concatenate([values, special]).view(np.uint8)
-    mask = exponent(TensorType(dtype))
+    mask = dtype.exponent
     found = (bits.view(np.int64)[:, 0] & mask) == mask
     with np.errstate(invalid="ignore"):
         finite = np.isfinite(np.concatenate([values, special])[:, 0])

@@ -82,15 +82,8 @@ class Driver:
         self._room = runs
 
     def _watch(self, name: str) -> None:
-        self._fields[WATCHED], self._fields[MASK] = self.slots[name], exponent(self.outputs[name])
+        self._fields[WATCHED], self._fields[MASK] = self.slots[name], self.outputs[name].dtype.exponent
         self._watched = name
-
-
-def exponent(type_: TensorType) -> int:
-    """The bits of a float's exponent, those of infinity, in 8 bytes of which its own are the first."""
-    infinity = np.zeros(8 // type_.dtype.size, type_.dtype.numpy)
-    infinity[0] = np.inf
-    return int(infinity.view(np.int64)[0])
 
 
 _functions: list[Callable[..., None]] = []
