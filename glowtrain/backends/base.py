@@ -26,7 +26,9 @@ from glowtrain.types import Array, TensorType
 if TYPE_CHECKING:
     from glowtrain.backends.cache.location import CacheChoice
     from glowtrain.backends.limits import MachineLimits
+    from glowtrain.backends.table import LinkableModule
     from glowtrain.backends.target import Target
+    from glowtrain.program.memory.plan import Plan
 
 Types = Mapping[str, TensorType]
 
@@ -278,6 +280,11 @@ class Backend(ABC):
         """How fast its threads can do operations of these kinds, and move bytes: measured, in half a second. Raises
         :class:`BackendError` where the backend cannot."""
         raise BackendError(f"backend {self.name} has no loops that measure the machine; use backend cpu")
+
+    def module(self, plans: Mapping[str, Plan], options: Options) -> LinkableModule:
+        """Planned functions over the same variables as one module, for an object file. Raises :class:`CodegenError` for
+        what the target cannot run, :class:`BackendError` for a backend that writes no such text, as by default."""
+        raise BackendError(f"backend {self.name} makes no object files; use backend cpu")
 
     @property
     def fingerprint(self) -> str:

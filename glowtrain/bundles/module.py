@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
 
-from glowtrain.backends.cpu.step import Code, generate_together
-from glowtrain.backends.cpu.tasks import Runner, Whole
-from glowtrain.backends.cpu.threads.share import Shared
+from glowtrain.backends.discovery import backend_for
 from glowtrain.backends.llvm import toolchain
+from glowtrain.backends.table import LinkableModule
 from glowtrain.backends.target import Target
-from glowtrain.backends.thread_count import GRAIN
 from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.interface import VERSION, Interface, interface_text
 from glowtrain.bundles.memory import VariableMemory, placed
 from glowtrain.bundles.signature import BundleFunction, function_of, hyper_of
-from glowtrain.compiler.service import in_bytes, plans_of
+from glowtrain.compiler import service
 from glowtrain.errors import BundleError
 from glowtrain.ops.quantized.fixed_point import Rescale
 from glowtrain.optim import HYPER
@@ -29,10 +27,12 @@ from glowtrain.stages import Options
 
 @dataclass(frozen=True)
 class BundleModule:
-    """Everything that a bundle's files are written from. ``options``: what its functions were compiled with."""
+    """Everything that a bundle's files are written from. ``body``: the LLVM text of its functions' code; ``options``:
+    what they were compiled with."""
 
     contents: Contents
     target: Target
+    body: str
     functions: tuple[BundleFunction, ...]
     memory: VariableMemory
     threads: int
@@ -67,7 +67,7 @@ class BundleModule:
         """A number for the interface, all that the header says, and all numbers that the object holds."""
         said = zlib.crc32(json.dumps([VERSION, self._said], sort_keys=True).encode())
         held = [self.memory.image]
-        held += [array.tobytes() for function in self.functions for array in function.constants.values()]
+        held += [array.tobytes() for function in self.functions for array in function.code.constants.values()]
         return reduce(lambda sum_, data: zlib.crc32(data, sum_), held, said) or 1
 
     @property
@@ -90,7 +90,7 @@ class BundleModule:
     @cached_property
     def text(self) -> str:
         """The LLVM text of everything."""
-        return f"{self.functions[0].code.text}\n{interface_text(self.interface)}"
+        return f"{self.body}\n{interface_text(self.interface)}"
 
 
 def module_of(contents: Contents, target: Target, options: Options, *, known: bool, threads: int = 1) -> BundleModule:
@@ -101,20 +101,16 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     functions of this process, and for ``fixed_point`` where nothing is quantized.
     """
     contents, target = contents.fixed() if known else contents, target.unasked
-    options = in_bytes(contents.graphs, options)
+    options = service.in_bytes(contents.graphs, options)
     if options.fixed_point:
         _check_rescaled(contents)
-    plans = plans_of(contents.graphs, options)
-    runner: Runner = Shared(GRAIN) if threads > 1 else Whole()
-    prefixes = {name: f"{contents.name}__{name}_" for name in plans}
-    codes = generate_together(
-        {prefixes[name]: plan for name, plan in plans.items()}, target, options, runner, exported=False
-    )
-    _check_natives(contents.name, codes.values())
-    functions = tuple(function_of(contents.name, name, codes[prefixes[name]]) for name in plans)
-    layouts = {name: layout for function in functions for name, layout in function.layouts.items()}
+    backend = backend_for(target, threads=threads)
+    module = service.module(contents.graphs, backend, replace(options, prefix=f"{contents.name}__"))
+    _check_natives(contents.name, module)
+    functions = tuple(function_of(contents.name, name, code) for name, code in module.functions.items())
+    layouts = {name: layout for code in module.functions.values() for name, layout in code.layouts.items()}
     memory = placed(contents.variables, contents.roles, layouts, target.alignment, known=known)
-    return BundleModule(contents, target, functions, memory, threads, options)
+    return BundleModule(contents, target, module.text, functions, memory, threads, options)
 
 
 def _check_rescaled(contents: Contents) -> None:
@@ -127,8 +123,8 @@ def _check_rescaled(contents: Contents) -> None:
         )
 
 
-def _check_natives(name: str, codes: Iterable[Code]) -> None:
-    natives = {function.name for code in codes for function in code.natives}
+def _check_natives(name: str, module: LinkableModule) -> None:
+    natives = {function.name for code in module.functions.values() for function in code.natives}
     if natives:
         raise BundleError(
             f"{name} calls native functions of this process ({', '.join(sorted(natives))}), which no other program "

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from glowtrain.backends.cpu.artifact import NativeArtifact
-from glowtrain.backends.cpu.step import Code
-from glowtrain.backends.table import Slot
+from glowtrain.backends.table import LinkableFunction
 from glowtrain.bundles.c_names import MACROS
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.contents import STEP, identifier
 from glowtrain.bundles.faces.words import named, unused, words
 from glowtrain.grad.training import LOSS
 from glowtrain.optim import HYPER
-from glowtrain.types import Array, DType, TensorType
+from glowtrain.types import DType, TensorType
 
 
 class Element(NamedTuple):
@@ -90,41 +88,21 @@ class BundleTensor:
 
 @dataclass(frozen=True)
 class BundleFunction:
-    """A function: its inputs (without hyperparameters) and outputs in the order of its parameters, its code, and what
-    its table of pointers holds."""
+    """A function: its inputs (without hyperparameters) and outputs in the order of its parameters, and its code."""
 
     name: str
     inputs: tuple[BundleTensor, ...]
     hyper: tuple[BundleTensor, ...]
     outputs: tuple[BundleTensor, ...]
-    code: Code
+    code: LinkableFunction
 
     @property
     def trains(self) -> bool:
         """Whether it updates variables, and checks its loss."""
         return self.name == STEP
 
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """What the table of pointers holds, after arena, workspaces and pool."""
-        return self._artifact.slots
 
-    @property
-    def constants(self) -> Mapping[str, Array]:
-        """Constants as the code reads them, by the names of their slots."""
-        return self._artifact.constants
-
-    @property
-    def layouts(self) -> dict[str, tuple[int, ...]]:
-        """The order of each variable's axes in memory."""
-        return {slot.name: slot.layout for slot in self.slots if slot.kind == "variable"}
-
-    @property
-    def _artifact(self) -> NativeArtifact:
-        return NativeArtifact.of((), self.code)
-
-
-def function_of(bundle: str, name: str, code: Code) -> BundleFunction:
+def function_of(bundle: str, name: str, code: LinkableFunction) -> BundleFunction:
     """The function that a planned program is in a bundle of some name."""
     program = code.plan.program
     given = {name: buffer.type for name, buffer in program.inputs.items()}

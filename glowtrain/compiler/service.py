@@ -2,6 +2,7 @@
 
     build      a graph, for this process: from the backend's cache, or compiled, kept there and loaded
     artifact   a graph, for any processor: nothing is loaded
+    module     functions over the same variables, for any processor, as a module for an object file
     plans_of   the plans of functions over the same variables, which lie in memory as the first of them wants
     options_for  how something is compiled, from a person's settings
     in_bytes   a share of memory as bytes, of all that functions over the same variables need
@@ -19,6 +20,7 @@ from glowtrain import compiler
 from glowtrain.backends.base import Artifact, Backend, Executable
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cache.key import key_of
+from glowtrain.backends.table import LinkableModule
 from glowtrain.errors import ArtifactError, CodegenError, InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.lower.own_updates import residuals_for
@@ -57,6 +59,11 @@ def artifact(graph: Graph, backend: Backend, options: Options) -> Artifact:
     """What a backend makes of a graph."""
     compiled: Artifact = compiler.walk.arrive(graph, options, backend.stages(compiler.walk.WALK))
     return compiled
+
+
+def module(graphs: Mapping[str, Graph], backend: Backend, options: Options) -> LinkableModule:
+    """Functions over the same variables as one module. Raises what :func:`plans_of` and :meth:`Backend.module` do."""
+    return backend.module(plans_of(graphs, options, backend.stages(compiler.walk.WALK)), options)
 
 
 def plans_of(graphs: Mapping[str, Graph], options: Options, stages: Sequence[Stage] | None = None) -> dict[str, Plan]:

@@ -21,6 +21,7 @@ from glowtrain.stages import Facts, Joint, Options, Stage
 
 if TYPE_CHECKING:
     from glowtrain.backends.limits import MachineLimits
+    from glowtrain.backends.table import LinkableModule
     from glowtrain.program.memory.plan import Plan
 
 
@@ -139,6 +140,10 @@ class Cpu(Backend):
 
     def _compile(self, options: Options) -> cpu.emit.CompilePlan:
         return cpu.emit.CompilePlan(self._generate(options), self._emit(options))
+
+    def module(self, plans: Mapping[str, Plan], options: Options) -> LinkableModule:
+        grain = self.grain if self._threads > 1 else None
+        return cpu.emit.module_of(plans, self.target.unasked, options, grain)
 
     def read(self, data: bytes) -> NativeArtifact:
         return NativeArtifact.from_bytes(data)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from glowtrain.backends.cpu.artifact import NativeArtifact
-from glowtrain.backends.cpu.step import Code, generate
+from glowtrain.backends.cpu.step import Code, generate, generate_together
 from glowtrain.backends.cpu.tasks import Whole
 from glowtrain.backends.cpu.threads.share import Shared
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.pieces import LEAST, ObjectPieces
+from glowtrain.backends.table import LinkableFunction, LinkableModule
 from glowtrain.backends.target import Target
 from glowtrain.backends.thread_count import GRAIN
 from glowtrain.presentation.words import plural
@@ -66,6 +67,22 @@ class CompilePlan:
         with self.emit.pieces(self.generate.target) as pieces:
             code = self.generate.run(plan, pieces.add)
             return NativeArtifact.of(pieces.finish(), code)
+
+
+def module_of(plans: Mapping[str, Plan], target: Target, options: Options, grain: int | None) -> LinkableModule:
+    """Planned programs as one module, each under its name; ``grain``: of what is shared out, None where one thread runs
+    all of it. Raises :class:`CodegenError` naming the kernel that cannot be written."""
+    prefixes = {name: f"{options.prefix}{name}_" for name in plans}
+    runner = Whole() if grain is None else Shared(grain)
+    named = {prefixes[name]: plan for name, plan in plans.items()}
+    codes = generate_together(named, target, options, runner, exported=False)
+    functions = {name: _function(codes[prefix]) for name, prefix in prefixes.items()}
+    return LinkableModule(next(iter(codes.values())).text, functions)
+
+
+def _function(code: Code) -> LinkableFunction:
+    artifact = NativeArtifact.of((), code)
+    return LinkableFunction(code.plan, code.entry, code.workspace, artifact.slots, artifact.constants, code.natives)
 
 
 def assembly_of(code: Code) -> str:

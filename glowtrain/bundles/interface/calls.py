@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from glowtrain.backends.cpu.driver import exponent
 from glowtrain.backends.llvm.values import I8, I32, NULL, POINTER, LlvmValue, pointer, vector
 from glowtrain.backends.table import ARENA, POOL, WORKSPACES
 from glowtrain.bundles.codes import ErrorCode
@@ -92,9 +91,9 @@ def _slots(
     inputs = {**{each.source: f.of[each.name] for each in function.inputs}, **_hyper(interface, f, function)}
     places, slots = interface.memory.by_name, list[LlvmValue]()
     variables = f.get(interface.handle, f.of["handle"], "variables")
-    for slot in function.slots:
+    for slot in function.code.slots:
         if slot.kind == "constant":
-            data = function.constants[slot.name].tobytes()
+            data = function.code.constants[slot.name].tobytes()
             slots.append(pointer(interface.constants.data(data, interface.memory.alignment)))
         elif slot.kind == "variable":
             slots.append(f.address(variables, places[slot.name].offset, 1))
@@ -116,6 +115,6 @@ def _hyper(interface: Interface, f: CFunction, function: BundleFunction) -> dict
 
 def _check_finite(f: CFunction, number: BundleTensor, at: LlvmValue) -> None:
     """An error for NaN and infinity, whose exponents are all ones."""
-    mask = exponent(number.type)
+    mask = number.type.dtype.exponent
     bits = f.load(vector(f"i{8 * number.type.dtype.size}"), at)
     f.require(f.compare("ne", f.op("and", bits, mask), mask), ErrorCode.NOT_FINITE)
