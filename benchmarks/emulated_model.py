@@ -10,9 +10,10 @@ import numpy as np
 from emulated_pc import Job
 
 import glowtrain as gt
-from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
+from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.step import ENTRY
+from glowtrain.backends.table import Slot
 from glowtrain.backends.state import aligned
 from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import planned

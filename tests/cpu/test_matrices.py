@@ -22,7 +22,7 @@ from glowtrain.backends.cpu import contraction as generator
 from glowtrain.backends.cpu.contraction import Contraction, generate
 from glowtrain.backends.cpu.contraction.matrices.block import MatrixBlock, begins, shares, step_of
 from glowtrain.backends.cpu.contraction.matrices.unit import REGISTERS, ROW, ROWS, configure
-from glowtrain.backends.llvm import target as targets
+from glowtrain.backends import target as targets
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import assembly, compile_text
 from glowtrain.backends.target import MATRICES, Target
