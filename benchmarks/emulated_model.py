@@ -13,10 +13,10 @@ import glowtrain as gt
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.step import ENTRY
-from glowtrain.backends.table import Slot
 from glowtrain.backends.state import aligned
+from glowtrain.backends.table import Slot
 from glowtrain.backends.target import Target
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.graph import Graph, Template
 from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import DEFAULT
@@ -42,7 +42,7 @@ class Model:
     def of(cls, model: Graph | Template, target: Target, feed: Mapping[str, np.ndarray]) -> Model:
         graph = gt.compile(model, "interpreter").specialised(feed).graph
         backend = Cpu(target)
-        plan = planned(graph)
+        plan = arrive(graph)
         artifact = backend.compile(plan, DEFAULT)
         layouts = {slot.name: slot.layout for slot in artifact.slots if slot.kind == "variable"}
         variables = {

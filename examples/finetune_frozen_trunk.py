@@ -16,7 +16,7 @@ import checkout  # noqa: F401  finds glowtrain
 import numpy as np
 
 import glowtrain as gt
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.types import Array
 
 BATCH = 64
@@ -89,7 +89,7 @@ def finetune(start: gt.Graph, trainable: list[str] | None, train: Part, test: Pa
     found = accuracy(trainer, test)
     seconds = min(timed(trainer, batch) for _ in range(50))
     count = sum(array.size for name, array in trainer.variables().items() if name.endswith(".adam.m"))
-    return Outcome(found, count, planned(trainer.graph).arena, trainer.nbytes, seconds)
+    return Outcome(found, count, arrive(trainer.graph).arena, trainer.nbytes, seconds)
 
 
 def timed(trainer: gt.Trainer, batch: dict[str, Array]) -> float:

@@ -15,7 +15,7 @@ from glowtrain.backends import interpreter
 from glowtrain.backends.base import Backend
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.threads.share import Shared
-from glowtrain.compiler.walk import WALK, arrive, planned
+from glowtrain.compiler.walk import WALK, arrive
 from glowtrain.errors import BackendError, InputError, ProgramError, VerificationError
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input, Value, Variable, constant
@@ -390,4 +390,4 @@ def test_what_several_kernels_write_together_ends_a_life() -> None:
     _, last = GRU(hidden_size=1)(x, w, r)
     (gradient,) = pullback([last], [constant(np.ones(last.shape))], [r])
     assert gradient is not None
-    assert planned(Graph((x, w, r), {"d": gradient}), CHECKED).offsets
+    assert arrive(Graph((x, w, r), {"d": gradient}), CHECKED).offsets

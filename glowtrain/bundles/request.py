@@ -17,8 +17,7 @@ from glowtrain.bundles.devices.fitting import Beside, layers_of, require_ram
 from glowtrain.bundles.devices.sizes import size_of
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.weights import Weights
-from glowtrain.compiler.service import in_bytes, options_for
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.service import in_bytes, options_for, plans_of
 from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss, LossFunction
@@ -207,7 +206,7 @@ def parts_of_bundle(count: object) -> int:
 
 def _keeps_budget(graph: Graph, options: Options) -> bool:
     try:
-        planned(graph, options)
+        plans_of({PREDICT: graph}, options)
     except MemoryBudgetError:
         return False
     return True

@@ -130,7 +130,7 @@ def take(subject: Any, options: Options, stage: Stage) -> Arrival:
 
 
 def arrive(subject: Any, options: Options = DEFAULT, stages: Sequence[Stage] = WALK) -> Any:
-    """What the last of ``stages`` makes of ``subject``."""
+    """What the last of ``stages`` makes of ``subject``: by default the plan of a graph."""
     for arrival in walk(subject, options, joined(stages)):
         subject = arrival.result
     return subject
@@ -146,12 +146,6 @@ def joined(stages: Sequence[Stage]) -> tuple[Stage, ...]:
         else:
             found.append(stage)
     return tuple(found)
-
-
-def planned(graph: Graph, options: Options = DEFAULT) -> Plan:
-    """The plan of a graph, by the neutral stages."""
-    plan: Plan = arrive(graph, options)
-    return plan
 
 
 def select(*names: str, stages: Sequence[Stage] = WALK) -> tuple[Stage, ...]:

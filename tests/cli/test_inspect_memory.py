@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 import glowtrain as gt
 from glowtrain.cli import app
 from glowtrain.cli.commands.inspect.stages import text_of
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.program.parse import parse_plan
 from glowtrain.program.text import arrays_of, plan_text
 from glowtrain.stages import Options
@@ -87,7 +87,7 @@ def test_a_plan_says_what_is_computed_again_and_still_parses() -> None:
     graph, _ = training_step()
     backend = gt.Cpu()
     given = Options(facts=backend.facts)
-    plan = planned(graph, given)
+    plan = arrive(graph, given)
     commented = text_of(graph, "plan", backend, given)
     assert commented.startswith("; nothing is computed again (")
     assert plan_text(parse_plan(commented, arrays_of(plan.program))) == plan_text(plan)

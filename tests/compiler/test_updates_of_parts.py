@@ -9,7 +9,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.state import State
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.graph import Graph, Input, Value, Variable
 from glowtrain.ops.tensor.move import Concat
 from glowtrain.types import Array, f32
@@ -63,7 +63,7 @@ def test_an_update_of_a_part(case: str, backend: str) -> None:
 @pytest.mark.parametrize("case", ["rows", "the first rows", "a box"])
 def test_only_the_part_is_written(case: str) -> None:
     graph, _ = step(case)
-    plan = planned(graph)
+    plan = arrive(graph)
     (kernel,) = [kernel for kernel in plan.program.kernels if any(b.name == "w" for b in kernel.writes)]
     (store,) = [store for store, _ in kernel.stores() if store.buffer.name == "w"]
     points = [index.extent for _, around in kernel.stores() for index in around]

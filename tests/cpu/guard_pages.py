@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from glowtrain.backends.target import Target, target_names
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Graph, Input, Value
@@ -40,7 +40,7 @@ def nest(seed: int) -> Drawn:
 def graph(seed: int) -> Drawn:
     """Graphs with gradients and state."""
     draw = RandomGraph(ChoiceDraw(seed))
-    return planned(draw.graph()).program, draw.feeds()
+    return arrive(draw.graph()).program, draw.feeds()
 
 
 def convolution(seed: int) -> Drawn:
@@ -76,7 +76,7 @@ def with_gradients(y: Value, x: Input, w: Input, seed: int) -> Drawn:
     assert dw is not None
     random = np.random.default_rng(seed)
     feeds = {value.name: random.normal(size=value.shape).astype(np.float32) for value in (x, w, g)}
-    return planned(Graph((x, w, g), {"y": y, "dx": dx, "dw": dw})).program, feeds
+    return arrive(Graph((x, w, g), {"y": y, "dx": dx, "dw": dw})).program, feeds
 
 
 KINDS: dict[str, Callable[[int], Drawn]] = {

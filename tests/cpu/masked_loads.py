@@ -24,7 +24,7 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.target import Target, target_names
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.graph import Graph, Template
 from glowtrain.stages import Options
 
@@ -91,7 +91,7 @@ def lost_masks(text: str, target: Target) -> list[str]:
 
 def text_of(graph: Graph, target: Target) -> str:
     """The kernels of a graph for a target."""
-    return generate(planned(graph, Options(facts=Cpu(target).facts)), target).text
+    return generate(arrive(graph, Options(facts=Cpu(target).facts)), target).text
 
 
 def _masking(text: str) -> str:

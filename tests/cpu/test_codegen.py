@@ -16,7 +16,7 @@ from glowtrain.backends.cpu.events.log import CountedCall, EventLog
 from glowtrain.backends.cpu.recognise import SMALL, FusedEpilogue, contraction_text, further_operands, recognise
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.target import Target
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.errors import CodegenError
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Constant, Graph, Input
@@ -294,7 +294,7 @@ def test_products_of_recurrent_layers_are_contractions(layer: Recurrent) -> None
     y, *_ = layer(x, *weights)
     gradients = pullback([y], [Constant(np.ones(y.shape, np.float32))], weights)
     graph = Graph((x, *weights), {"y": y} | {f"d{at}": g for at, g in enumerate(gradients) if g is not None})
-    kernels = list(planned(graph).program.kernels)
+    kernels = list(arrive(graph).program.kernels)
     products = [kernel for kernel in kernels if list(contractions(kernel.body))]
     assert len(products) >= 5
     assert all(recognise(kernel) for kernel in products)
@@ -490,7 +490,7 @@ def test_contractions_in_a_repeat(target: str, plain: bool, random: np.random.Ge
 
 def test_memory_that_indices_do_not_reach_is_refused() -> None:
     x = Input(TensorType(i8, (1 << 31,)), "x")
-    plan = planned(Graph((x,), {"y": Neg()(x)}))
+    plan = arrive(Graph((x,), {"y": Neg()(x)}))
     assert "step" in generate(plan, Target.named("neon")).text
     with pytest.raises(CodegenError, match=r"x has 2,147,483,648 bytes; code for cortex-m7 reaches 2,147,483,648"):
         generate(plan, Target.named("cortex-m7"))

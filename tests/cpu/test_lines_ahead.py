@@ -13,7 +13,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.target import Target
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.graph import Value
 
 SMALL_CACHES = replace(Target.named("avx512"), l1=1 << 12, l2=1 << 13)
@@ -74,7 +74,7 @@ def test_rows_of_batches_that_lie_one_behind_the_other_are_one_loop() -> None:
 
 
 def tiles_of(model: gt.Model) -> Iterator[str]:
-    text = generate(planned(model.bind({})), SMALL_CACHES).text
+    text = generate(arrive(model.bind({})), SMALL_CACHES).text
     for function in re.split(r"^(?=define )", text, flags=re.MULTILINE):
         if ".tile" in function.partition("(")[0] and "prefetch" in function and "%e0" in function:
             yield function

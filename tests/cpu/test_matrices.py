@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 import glowtrain as gt
 from glowtrain.backends import permission
+from glowtrain.backends import target as targets
 from glowtrain.backends.cpu import contraction as generator
 from glowtrain.backends.cpu.contraction import Contraction, generate
 from glowtrain.backends.cpu.contraction.matrices.block import MatrixBlock, begins, shares, step_of
 from glowtrain.backends.cpu.contraction.matrices.unit import REGISTERS, ROW, ROWS, configure
-from glowtrain.backends import target as targets
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import assembly, compile_text
 from glowtrain.backends.target import MATRICES, Target
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.errors import BundleError, CodegenError
 from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear
 from glowtrain.stages import Options
@@ -269,8 +269,8 @@ def test_what_the_system_is_asked(monkeypatch: pytest.MonkeyPatch, answer: int, 
 def test_code_for_other_programs_asks_for_nothing() -> None:
     """Objects that are linked and bundles have no matrices; a target that is named for them is refused there."""
     graph = quantized.bind({"batch": 50})
-    code = gt.Cpu(AMX, cache=None)._generate(Options()).run(planned(graph))
-    linked = gt.Cpu(AMX, cache=None)._generate(Options(linkable=True)).run(planned(graph))
+    code = gt.Cpu(AMX, cache=None)._generate(Options()).run(arrive(graph))
+    linked = gt.Cpu(AMX, cache=None)._generate(Options(linkable=True)).run(arrive(graph))
     assert "tdpb" in code.text
     assert "tdpb" not in linked.text
     assert MATRICES not in linked.target.families

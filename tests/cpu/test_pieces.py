@@ -19,7 +19,7 @@ from glowtrain.backends.cpu.threads.share import Shared
 from glowtrain.backends.llvm import pieces, toolchain
 from glowtrain.backends.target import Target
 from glowtrain.compiler.function import compile_artifact
-from glowtrain.compiler.walk import WALK, after, arrive, joined, planned
+from glowtrain.compiler.walk import WALK, after, arrive, joined
 from glowtrain.errors import ArtifactError, CodegenError
 from glowtrain.stages import Options
 from tests.cpu.native_program import Native
@@ -173,7 +173,7 @@ def test_without_threads_pieces_follow_one_another(monkeypatch: pytest.MonkeyPat
 
 def test_an_artifact_for_a_linker_is_one_object() -> None:
     graph = models.build("transformer", (1, 28, 28)).bind({"batch": 4})
-    several = Cpu(threads=1).compile(planned(graph), Options())
+    several = Cpu(threads=1).compile(arrive(graph), Options())
     assert len(several.objects) > 1
     assert several.from_bytes(several.to_bytes()).objects == several.objects
     with pytest.raises(ArtifactError, match="objects; gt.compile_artifact makes one"):

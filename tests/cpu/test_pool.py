@@ -30,7 +30,7 @@ from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.target import Target
 from glowtrain.backends.thread_count import GRAIN
 from glowtrain.compiler.specialisation import IDLE
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.errors import BackendError, InputError
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.program.memory.plan import Plan
@@ -306,7 +306,7 @@ def test_random_programs(target: str) -> None:
 def test_random_graphs(target: str) -> None:
     for seed in range(8):
         drawing = RandomGraph(ChoiceDraw(900 + seed + 50 * sorted(TARGETS).index(target)))
-        plan = planned(drawing.graph())
+        plan = arrive(drawing.graph())
         assert not different(plan, drawing.feeds(), TARGETS[target]), plan.program
 
 
@@ -381,7 +381,7 @@ def test_chunks_do_not_part_what_is_packed_together() -> None:
     assert chunk_of(Work(15, 158e3, 134e3, together=14), GRAIN) in (7, 8), (
         "one chunk of 14 would leave one task to the other"
     )
-    plan = planned(models.build("mlp", (1, 28, 28)).bind({"batch": 64}))
+    plan = arrive(models.build("mlp", (1, 28, 28)).bind({"batch": 64}))
     assert [call.work.together for call in generate(plan, Target.named("avx512")).calls] == [8, 8, 1]
 
 

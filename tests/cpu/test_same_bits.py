@@ -13,7 +13,7 @@ from glowtrain import models, nn
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.state import State
 from glowtrain.backends.target import Target
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.graph import Graph, Value
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.ops.normalize.group import GroupNormalization
@@ -108,7 +108,7 @@ def results(graph: Graph, target: Target, batches: Sequence[Mapping[str, Array]]
     """Everything that steps give and leave."""
     backend = Cpu(target).sharing(1)
     state = State({variable.name: variable.initial for variable in graph.variables})
-    step = backend.load(backend.compile(planned(graph), DEFAULT)).bind(state)
+    step = backend.load(backend.compile(arrive(graph), DEFAULT)).bind(state)
     found: dict[str, bytes] = {}
     for number, batch in enumerate(batches):
         found |= {f"output {name} of step {number}": array.tobytes() for name, array in step.run(dict(batch)).items()}

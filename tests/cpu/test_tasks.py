@@ -17,7 +17,7 @@ from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.toolchain import compile_text
 from glowtrain.backends.llvm.values import I64, LlvmValue
 from glowtrain.backends.target import Target
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Graph, Input, Variable
 from glowtrain.loops import Accumulate, Buffer, Const, For, Load, Statement, Store, indices_of, reduce
@@ -76,7 +76,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 
 @cache
 def plan_of(name: str) -> Plan:
-    return planned(GRAPHS[name]())
+    return arrive(GRAPHS[name]())
 
 
 def numbers(p: Program) -> dict[str, Array]:
@@ -135,7 +135,7 @@ def test_random_programs(target: str) -> None:
 def test_random_graphs(target: str) -> None:
     for seed in range(8):
         drawing = RandomGraph(ChoiceDraw(seed + 50 * sorted(TARGETS).index(target)))
-        plan = planned(drawing.graph())
+        plan = arrive(drawing.graph())
         assert not different(plan, drawing.feeds(), TARGETS[target], COUNTS), plan.program
 
 
@@ -312,4 +312,4 @@ def test_most_of_a_training_step_can_be_shared_out(name: str, least: float) -> N
     """At the size of Fashion-MNIST; what is left are sums over all images for each of a few channels."""
     model = models.build(name).bind({"batch": 32})
     graph = gt.Trainer(model, gt.losses.softmax_cross_entropy(), gt.optim.Adam(1e-3)).graph
-    assert share(generate(planned(graph), Target.named("avx2")).calls, 4) > least
+    assert share(generate(arrive(graph), Target.named("avx2")).calls, 4) > least

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.graph import Graph, Input, Value, Variable, constant
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.elementwise.arithmetic import Mul
@@ -79,7 +79,7 @@ def test_contractions_read_bytes(dtype: DType) -> None:
     w = np.random.default_rng(3).integers(low, high + 1, (inner, columns)).astype(np.float32)
     x = Input(TensorType(f32, (5, inner)), "x")
     graph = Graph((x,), {"y": x @ scaled(w, real(1, columns))})
-    program = planned(graph).program
+    program = arrive(graph).program
     assert {b.dtype for b in program.buffers if b.shape == w.shape} == {dtype}
     feeds = {"x": np.random.default_rng(2).uniform(-1, 1, x.shape).astype(np.float32)}
     wanted = feeds["x"].astype(np.float64) @ (w.astype(np.float64) * real(1, columns))

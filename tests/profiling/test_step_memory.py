@@ -11,7 +11,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.discovery import backend_of
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.errors import BackendError, InputError
 from glowtrain.graph import Graph, Input
 from glowtrain.memory.budget import budget_of
@@ -123,7 +123,7 @@ def test_each_phase_of_a_step_is_there_and_ends_with_updates() -> None:
     assert set(report.phases) == {"forward", "again", "backward", "update"}
     writes = [any(b.kind == "variable" for b in leaf.writes) for leaf in report.plan.program.leaves]
     assert all(written for written, phase in zip(writes, report.phases, strict=True) if phase == "update")
-    assert "backward" not in set(phases_of(planned(cnn.bind({"batch": 4})).program))
+    assert "backward" not in set(phases_of(arrive(cnn.bind({"batch": 4})).program))
 
 
 @pytest.mark.exhaustive

@@ -14,7 +14,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.target import Target
-from glowtrain.compiler.walk import WALK, arrive, planned
+from glowtrain.compiler.walk import WALK, arrive
 from glowtrain.errors import ArtifactError, CodegenError, InputError, PluginError, ProgramError, TextError
 from glowtrain.graph import OPERATORS, Graph, Input, Operator, Value, Variable
 from glowtrain.loops import Buffer
@@ -232,7 +232,7 @@ def calls(program: Program) -> list[Buffer]:
 
 
 def test_an_operator_is_called_in_a_training_step() -> None:
-    assert len(calls(planned(graph()).program)) == 1
+    assert len(calls(arrive(graph()).program)) == 1
     results = []
     for backend in ("interpreter", "cpu"):
         step = gt.compile(graph(), backend=backend)
@@ -241,7 +241,7 @@ def test_an_operator_is_called_in_a_training_step() -> None:
 
 
 def test_types_without_a_native_function_take_the_decomposition() -> None:
-    assert not calls(planned(graph(f64)).program)
+    assert not calls(arrive(graph(f64)).program)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_an_operator_gives_a_native_function_or_none(monkeypatch: pytest.MonkeyP
     with pytest.raises(
         PluginError, match=r"the native of test\.native\.Twice must return a gt\.NativeFunction, or None"
     ):
-        planned(graph())
+        arrive(graph())
 
 
 def test_a_call_in_a_scan_reads_a_slice() -> None:

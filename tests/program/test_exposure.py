@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.errors import ProgramError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Load, Store, indices_of
@@ -55,12 +55,12 @@ GRAPHS = {"slots and stacks": loop_in_a_loop(), "by data": loop_by_data()}
 
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
 def test_plans_of_loops_in_loops_are_found_right(graph: Graph) -> None:
-    planned(graph, Options(check=True))
+    arrive(graph, Options(check=True))
 
 
 def test_an_overlap_in_an_inner_loop_is_found() -> None:
     """What an inner loop has stacked shares memory with what is computed beside it."""
-    plan = planned(loop_in_a_loop())
+    plan = arrive(loop_in_a_loop())
     outer = next(i for i in plan.program.instructions if isinstance(i, Repeat))
     inner = next(i for i in outer.body if isinstance(i, Repeat))
     read = {b for i in outer.body if isinstance(i, Kernel) for b in i.reads}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from glowtrain import losses, optim
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.graph import Graph, Input, Value, Variable
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.activation import Relu
@@ -95,7 +95,7 @@ def test_fusion_grows_about_linearly(name: str) -> None:
 @pytest.mark.exhaustive
 def test_compiling_grows_linearly_with_depth() -> None:
     """All stages: several times as many layers take as many times the calls, and little more."""
-    small, large = (calls_in(partial(planned, training_step(depth))) for depth in (10, 60))
+    small, large = (calls_in(partial(arrive, training_step(depth))) for depth in (10, 60))
     assert large < 6.6 * small
 
 

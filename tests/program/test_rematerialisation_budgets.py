@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.errors import InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Value
 from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget, Memory, budget_of
@@ -84,11 +84,11 @@ SMALL = budget_of("small")
 @pytest.mark.parametrize("share", [1.0, 0.95, 0.9])
 def test_a_limit_is_kept_to_the_byte(kind: str, share: float) -> None:
     graph = step_graph(kind)
-    whole = needed(planned(graph, Options(memory=KEEP)))
+    whole = needed(arrive(graph, Options(memory=KEEP)))
     limit = int(share * whole)
-    found = planned(graph, Options(memory=Budget(nbytes=limit), check=True))
+    found = arrive(graph, Options(memory=Budget(nbytes=limit), check=True))
     assert needed(found) <= limit
-    assert needed(planned(graph, Options(memory=Budget(share=share)))) <= limit
+    assert needed(arrive(graph, Options(memory=Budget(share=share)))) <= limit
 
 
 @pytest.mark.exhaustive
@@ -97,11 +97,11 @@ def test_the_least_that_an_error_says_is_enough_and_one_byte_less_is_not(kind: s
     graph = step_graph(kind)
     variables = sum(variable.type.nbytes for variable in graph.variables)
     with pytest.raises(MemoryBudgetError, match="the least that was found is") as raised:
-        planned(graph, Options(memory=Budget(nbytes=variables + 1000)))
+        arrive(graph, Options(memory=Budget(nbytes=variables + 1000)))
     least = least_of(raised.value)
-    assert needed(planned(graph, Options(memory=Budget(nbytes=least), check=True))) <= least
+    assert needed(arrive(graph, Options(memory=Budget(nbytes=least), check=True))) <= least
     with pytest.raises(MemoryBudgetError, match="smaller batches"):
-        planned(graph, Options(memory=Budget(nbytes=least - 1)))
+        arrive(graph, Options(memory=Budget(nbytes=least - 1)))
 
 
 @pytest.mark.exhaustive
@@ -135,7 +135,7 @@ def test_a_search_that_goes_astray_finds_no_more_than_without_asking(monkeypatch
         return until(self, goal) if spent < free else False
 
     monkeypatch.setattr(passes._Dropping, "until", astray)
-    kept, unsaid, small = (needed(planned(graph, Options(memory=memory))) for memory in (KEEP, UNSAID, SMALL))
+    kept, unsaid, small = (needed(arrive(graph, Options(memory=memory))) for memory in (KEEP, UNSAID, SMALL))
     assert unsaid < kept
     assert small <= unsaid
 
@@ -147,15 +147,15 @@ def test_variables_that_are_larger_than_the_limit_are_named() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_computed_again_where_all_is_to_be_kept(kind: str) -> None:
-    kept = planned(step_graph(kind), Options(memory=KEEP)).program
+    kept = arrive(step_graph(kind), Options(memory=KEEP)).program
     assert not [buffer for buffer in kept.buffers if buffer.name.endswith(SUFFIX)]
-    small = planned(step_graph(kind), Options(memory=SMALLEST)).program
+    small = arrive(step_graph(kind), Options(memory=SMALLEST)).program
     assert [buffer for buffer in small.buffers if buffer.name.endswith(SUFFIX)]
 
 
 def test_what_is_small_is_left_alone_where_nobody_asked() -> None:
     graph = step_graph("rows")
-    plain, unsaid = (planned(graph, Options(memory=budget)) for budget in (KEEP, UNSAID))
+    plain, unsaid = (arrive(graph, Options(memory=budget)) for budget in (KEEP, UNSAID))
     assert str(plain.program) == str(unsaid.program)
 
 
@@ -206,7 +206,7 @@ def test_what_is_no_budget_is_an_error(given: Memory) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_has_the_same_bits_with_any_budget(kind: str) -> None:
     """Compiled, dropout and running statistics included."""
-    whole = needed(planned(step_graph(kind), Options(memory=KEEP)))
+    whole = needed(arrive(step_graph(kind), Options(memory=KEEP)))
     budgets: tuple[Memory, ...] = ("keep", None, "small", 0.9, whole - 2000, SMALLEST)
     trainers = [trainer(kind, memory) for memory in budgets]
     losses = [[each.step(batch(kind, seed)) for seed in range(5)] for each in trainers]
@@ -224,7 +224,7 @@ def test_a_copy_of_a_trainer_has_its_budget() -> None:
 def test_what_was_dropped_is_explained() -> None:
     told: list[tuple[str, str, str]] = []
     options = Options(memory=SMALLEST, explain=lambda *said: told.append(said))
-    planned(step_graph("images"), options)
+    arrive(step_graph("images"), options)
     found = [(what, why) for stage, what, why in told if stage == "rematerialized"]
     assert found
     assert all("bytes are not kept" in why for _, why in found)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import glowtrain as gt
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.errors import MemoryBudgetError, ProgramError
 from glowtrain.graph import Value
 from glowtrain.loops import Const
@@ -372,7 +372,7 @@ def trained(memory: str | None, threads: int = 1) -> dict[str, bytes]:
 
 def step_plan(memory: str | None) -> Program:
     trainer = transformer(memory)
-    return planned(trainer.graph, Options(facts=gt.Cpu().facts, memory=budget_of(memory), check=True)).program
+    return arrive(trainer.graph, Options(facts=gt.Cpu().facts, memory=budget_of(memory), check=True)).program
 
 
 @pytest.mark.parametrize("memory", ["small", "60%"])
@@ -421,7 +421,7 @@ def test_less_is_enough_in_slices() -> None:
     graph, facts = transformer("small").graph, gt.Cpu().facts
     budget = budget_of("small")
     ways = facts, replace(facts, sums=None)
-    arenas = [planned(graph, Options(facts=each, memory=budget)).arena for each in ways]
+    arenas = [arrive(graph, Options(facts=each, memory=budget)).arena for each in ways]
     assert arenas[0] < 0.75 * arenas[1]
 
 
@@ -431,7 +431,7 @@ def test_inference_runs_in_slices() -> None:
         return x + gt.nn.attention(gt.nn.layer_norm(x), 4)
 
     graph, facts = net.bind({"batch": 1}), gt.Cpu().facts
-    arenas = [planned(graph, Options(facts=each)).arena for each in (facts, replace(facts, sums=None))]
+    arenas = [arrive(graph, Options(facts=each)).arena for each in (facts, replace(facts, sums=None))]
     assert arenas[0] < 0.75 * arenas[1]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import glowtrain as gt
 from glowtrain.backends.discovery import backend_of
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.errors import DifferentiationError, InputError, MemoryBudgetError, ModelError, NonFiniteError
 from glowtrain.grad import gradients
 from glowtrain.graph import Template, Value
@@ -81,7 +81,7 @@ def same_bits(split: gt.Trainer, whole: gt.Trainer) -> bool:
 def step_plan(model: Template, count: int, memory: Memory, size: int = BATCH) -> Plan:
     step = trainer_of(model, "cpu", micro_batches=count).graphs.step()
     assert isinstance(step, Template)
-    return planned(step.bind({"batch": size}), Options(memory=budget_of(memory), check=True))
+    return arrive(step.bind({"batch": size}), Options(memory=budget_of(memory), check=True))
 
 
 MODELS = (images, rows, words)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.errors import CheckpointError, InputError
 from glowtrain.grad.parts import Bounds
 from glowtrain.program.program import Kernel, Plan
@@ -114,7 +114,7 @@ def test_slots_are_as_large_as_the_part() -> None:
 
 
 def plan_of(trainable: list[str] | None) -> Plan:
-    return planned(trainer_of(convolutions, trainable=trainable).graphs.step_of(convolutions.bind({"batch": 6})))
+    return arrive(trainer_of(convolutions, trainable=trainable).graphs.step_of(convolutions.bind({"batch": 6})))
 
 
 def products(plan: Plan) -> list[Kernel]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import glowtrain as gt
 from glowtrain.backends.target import Target
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.walk import arrive
 from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.grad.training import MICRO, STEP
 from glowtrain.graph import Graph, Value
@@ -159,7 +159,7 @@ def test_random_models(
     exact, rounded = (trainer.step(fed) for trainer in trainers)
     assert exact == rounded
     step = trainers[1]._step.specialised(trainers[1].signature.checked(fed)).graph
-    plan = planned(step, trainers[1].options)
+    plan = arrive(step, trainers[1].options)
     with np.errstate(all="ignore"):
         _, found = evaluate(plan.program, {**fed, **trainers[1].hyper.inputs}, state, plan=plan)
     for name, array in trainers[1].variables().items():
@@ -185,7 +185,7 @@ def test_the_evaluator_rounds_the_same_results() -> None:
 
 def plan_of(trainer: gt.Trainer, batch: dict[str, Array]) -> Plan:
     step: Graph = trainer._step.specialised(trainer.signature.checked(batch)).graph
-    return planned(step, trainer.options)
+    return arrive(step, trainer.options)
 
 
 def narrow_in(plan: Plan) -> set[str]:
@@ -276,7 +276,7 @@ def test_what_it_says(tmp_path: Any) -> None:
     options = Options(
         facts=trainer.options.facts, residuals=trainer.options.residuals, explain=lambda *a: told.append(a)
     )
-    plan = planned(step, options)
+    plan = arrive(step, options)
     waits = {what for stage, what, why in told if re.search(r"bytes wait in [\d,]+, as bf16", why)}
     assert {f"{what}{SUFFIX}" for what in waits} >= narrow_in(plan)
     assert narrow_in(plan)

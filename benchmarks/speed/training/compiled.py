@@ -15,7 +15,7 @@ from benchmarks.speed.training import rows
 from benchmarks.speed.training.built import BUILT
 from benchmarks.speed.training.rows import TrainingRow
 from benchmarks.speed.turns import Step
-from glowtrain.compiler.walk import WALK, planned, walk
+from glowtrain.compiler.walk import WALK, arrive, walk
 from glowtrain.program.program import Plan
 from glowtrain.stages import Options
 
@@ -48,7 +48,7 @@ class CompiledStep(Step):
 
     def plan(self) -> Plan:
         """The step's memory plan."""
-        return planned(self._graph, self.options)
+        return arrive(self._graph, self.options)
 
     @property
     def _graph(self) -> gt.Graph:

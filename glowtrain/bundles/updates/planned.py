@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from glowtrain.bundles.contents import PREDICT, STEP, training_of
-from glowtrain.compiler.walk import planned
+from glowtrain.compiler.service import plans_of
 from glowtrain.errors import MemoryBudgetError
 from glowtrain.graph import Graph
 from glowtrain.losses import Loss
@@ -91,12 +91,17 @@ class Planner:
 
     def _arena(self, graphs: Mapping[str, Graph], options: Options) -> int:
         """That of the step, or of the prediction where it is larger: they use the same one."""
-        return max(planned(graphs[STEP], options).arena, self._prediction(graphs[PREDICT], options))
+        return max(_arena(graphs[STEP], options), self._prediction(graphs[PREDICT], options))
 
     def _prediction(self, graph: Graph, options: Options) -> int:
         """What is trained changes it only where a limit counts variables."""
         if options.memory.limited:
-            return planned(graph, options).arena
+            return _arena(graph, options)
         if options.memory not in self._predicting:
-            self._predicting[options.memory] = planned(graph, options).arena
+            self._predicting[options.memory] = _arena(graph, options)
         return self._predicting[options.memory]
+
+
+def _arena(graph: Graph, options: Options) -> int:
+    (plan,) = plans_of({graph.name: graph}, options).values()
+    return plan.arena
