@@ -8,7 +8,6 @@ instance has memory of its own and runs over a state of variables.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +60,7 @@ SPAN = np.dtype([(name, np.int64) for name in SPAN_FIELDS])
 
 @dataclass(frozen=True)
 class StepProfile:
-    """One run of a step that takes its own times.
+    """One run of a step, which takes its own times if it was compiled to.
 
     ``calls`` are the names of kernels, in order. ``spans``, records of :data:`SPAN`, has each time that a call was
     made and the ranges of tasks that threads took where they shared it; and the whole step, with ``len(calls)`` as its
@@ -137,31 +136,20 @@ class Instance(ABC):
         may look at inputs while it takes their addresses, where that is faster than looking twice."""
         return None
 
-    def run_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> bool:
+    def run_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float | None:
         """A run over memory at addresses, by the names of all inputs and outputs: row-major, of the graph's types
-        exactly; outputs overlap with nothing else. ``False``, before anything has run, where the backend has no
-        addresses, as by default."""
-        return False
-
-    def timed_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float:
-        """The seconds of :meth:`run_at`, once the addresses are where they are read. Raises :class:`BackendError` where
-        the backend has none."""
-        raise BackendError(f"{type(self).__name__} does not run on addresses; use backend cpu")
+        exactly; outputs overlap with nothing else. The seconds that it took, once the addresses were where they are
+        read; ``None``, before anything has run, where the backend has no addresses, as by default."""
+        return None
 
     def run_many(self, batches: Batches) -> dict[str, Array]:
         """What :func:`one_by_one` gives for :meth:`run`, to the same bits, for contiguous arrays; a backend may do it
         in one call."""
         return one_by_one(self.run, batches)
 
-    def timed(self, inputs: Mapping[str, Array]) -> float:
-        """The seconds that a run takes, without what only hands its outputs over where that can be left out."""
-        began = time.perf_counter()
-        self.run(inputs)
-        return time.perf_counter() - began
-
     def profile(self, inputs: Mapping[str, Array]) -> StepProfile:
-        """One run, for executables compiled with ``Options(profile=True)``. Raises :class:`BackendError` for others,
-        and where the backend has no counters."""
+        """One run, which hands no outputs over; with the times of its calls for executables compiled with
+        ``Options(profile=True)``. Raises :class:`BackendError` where the backend has no counters, as by default."""
         raise BackendError(f"{type(self).__name__} takes no times of kernels; use backend cpu")
 
 

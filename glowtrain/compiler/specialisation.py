@@ -16,7 +16,7 @@ from glowtrain.graph import Graph
 from glowtrain.stages import Options
 from glowtrain.types import Array
 
-Outputs = TypeVar("Outputs", dict[str, Array], dict[str, Array] | None, bool, float)
+Outputs = TypeVar("Outputs", dict[str, Array], dict[str, Array] | None, float | None)
 
 IDLE = os.cpu_count() or 1
 """Instances of one specialisation at most: more of them would not run at once, each with memory of its own."""
@@ -68,14 +68,10 @@ class Specialisation:
         """Whether the inputs that are indices are arrays whose values are certainly allowed."""
         return not self._indexing or all(use.holds(inputs) for use in self._indexing)
 
-    def run_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> bool:
+    def run_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float | None:
         """A run over memory at addresses, as :meth:`Instance.run_at` says; who calls has asked
         whether :meth:`indices_hold`."""
         return self._called(lambda instance: instance.run_at(inputs, outputs))
-
-    def timed_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float:
-        """The seconds that :meth:`run_at` takes within the instance's code."""
-        return self._called(lambda instance: instance.timed_at(inputs, outputs))
 
     def _called(self, call: Callable[[Instance], Outputs]) -> Outputs:
         """A call of an instance, alone or beside others."""

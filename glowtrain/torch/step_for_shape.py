@@ -16,7 +16,7 @@ from glowtrain.backends.inputs import check_inputs
 from glowtrain.backends.state import address_of
 from glowtrain.compiler.service import options_for
 from glowtrain.compiler.specialisation import Specialisation
-from glowtrain.errors import InputError
+from glowtrain.errors import BackendError, InputError
 from glowtrain.grad.training import LOSS, training_graph
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.optim import HYPER
@@ -88,7 +88,7 @@ class StepForShape:
     def run(self, leaves: Sequence[Any]) -> Any:
         """One step."""
         tensors, results = self._prepared(leaves)
-        if not self.special.run_at(*self._places(tensors, results)):
+        if self.special.run_at(*self._places(tensors, results)) is None:
             outputs = self.special.run(self._arrays(tensors))
             results = [tensor_of(outputs[name]) for name in self.result_names]
         return self._returned(results)
@@ -96,7 +96,9 @@ class StepForShape:
     def timed(self, leaves: Sequence[Any]) -> float:
         """The seconds of one step within native code; the rest is done as by :meth:`run`."""
         tensors, results = self._prepared(leaves)
-        seconds = self.special.timed_at(*self._places(tensors, results))
+        seconds = self.special.run_at(*self._places(tensors, results))
+        if seconds is None:
+            raise BackendError(f"{type(self.special.executable).__name__} does not run on addresses; use backend cpu")
         self._returned(results)
         return seconds
 

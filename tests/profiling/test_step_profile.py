@@ -112,14 +112,15 @@ def test_backends_without_counters_say_so(backend: str, message: str) -> None:
         profile(network(), backend_of(backend), 1)
 
 
-def test_code_without_counters_says_so() -> None:
+def test_code_without_counters_gives_the_seconds_of_a_run_alone() -> None:
     backend = gt.Cpu(threads=1)
     graph = network()
     instance = backend.load(arrive(graph, Options(), backend.stages(WALK))).bind(
         gt.backends.state.State({v.name: v.initial for v in graph.variables})
     )
-    with pytest.raises(BackendError, match="takes no times of kernels"):
-        instance.profile({"x": np.zeros((64, 96), np.float32)})
+    found = instance.profile({"x": np.zeros((64, 96), np.float32)})
+    assert found.seconds > 0
+    assert (found.calls, len(found.spans)) == ((), 0)
 
 
 # ---- what is made of it, with times that are known

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.base import Batches, Executable, Instance, OwnMemory, StepProfile
+from glowtrain.backends.base import SPAN, Batches, Executable, Instance, OwnMemory, StepProfile
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.driver import Driver, driving
@@ -128,20 +128,9 @@ class NativeInstance(Instance):
         self._step()
         return {name: array.copy() for name, array in self.outputs.items()}
 
-    def run_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> bool:
+    def run_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float | None:
         if self.log is not None:
-            return False
-        self._point_at(inputs, outputs)
-        self._step()
-        return True
-
-    def timed_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float:
-        self._point_at(inputs, outputs)
-        began = time.perf_counter()
-        self._step()
-        return time.perf_counter() - began
-
-    def _point_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> None:
+            return None
         table = self.table
         self._elsewhere = True
         for name, slot in self._slots:
@@ -150,6 +139,9 @@ class NativeInstance(Instance):
             table[slot] = outputs[name]
         if self._bound != self.state.moves:
             self._bind_variables()
+        began = time.perf_counter()
+        self._step()
+        return time.perf_counter() - began
 
     def _point_at_own(self) -> None:
         """Point at memory of its own, after runs over that of others."""
@@ -222,21 +214,14 @@ class NativeInstance(Instance):
         if self.pool is not None and not self.pool.started:
             self.pool.start()
 
-    def timed(self, inputs: Mapping[str, Array]) -> float:
-        self._bind(inputs)
-        began = time.perf_counter()
-        self._step()
-        return time.perf_counter() - began
-
     def profile(self, inputs: Mapping[str, Array]) -> StepProfile:
-        if self.log is None:
-            return super().profile(inputs)
         self._bind(inputs)
         began = time.perf_counter()
         self._step()
         ended = time.perf_counter()
         calls = tuple(call.name for call in self.executable.artifact.calls)
-        return StepProfile(calls, self.log.spans(), ended - began, ended)
+        spans = np.empty(0, SPAN) if self.log is None else self.log.spans()
+        return StepProfile(calls, spans, ended - began, ended)
 
     def _bind_variables(self) -> None:
         """Point at the state's memory; it only moves when another executable wants another layout, or has changed

@@ -56,7 +56,8 @@ class HostResident(Resident):
         if not all(array.flags.c_contiguous for array in inputs.values()):
             return False
         addresses = {name: address_of(array) for name, array in inputs.items()}
-        return self.instance.run_at(addresses, {name: address_of(array) for name, array in outputs.items()})
+        places = {name: address_of(array) for name, array in outputs.items()}
+        return self.instance.run_at(addresses, places) is not None
 
 
 class HostDevice(Device):
