@@ -10,7 +10,8 @@ from itertools import pairwise
 import numpy as np
 
 from glowtrain.backends.cpu.contraction import Contraction, OperandAccess, generate
-from glowtrain.backends.cpu.epilogue import Coordinates, FarLine
+from glowtrain.backends.cpu.epilogue import CacheLine, Coordinates
+from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, number, pointer, zero
@@ -147,7 +148,9 @@ class Bias:
     def length(self, lane: int, width: int) -> int:
         return self.instructions
 
-    def far_lines(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> list[FarLine]:
+    def cache_lines(
+        self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, min_bytes: int
+    ) -> list[CacheLine]:
         """None: what it reads is small."""
         return []
 

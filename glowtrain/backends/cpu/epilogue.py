@@ -17,11 +17,11 @@ class Coordinates(NamedTuple):
     further: Sequence[int]
 
 
-class FarLine(NamedTuple):
-    """A line so many bytes behind an address; it is written, or only read."""
+class CacheLine(NamedTuple):
+    """The cache line at an offset in bytes from an address; it is written, or only read."""
 
     begin: LlvmValue
-    behind: int
+    offset: int
     written: bool
 
 
@@ -44,5 +44,7 @@ class Epilogue(Protocol):
         ``lane`` the loop that runs along the lanes (-1 if none), ``mask`` the lanes that exist (None: all).
         """
 
-    def far_lines(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> list[FarLine]:
-        """The cache lines that :meth:`emit` reads and writes there, of buffers of ``far`` bytes or more."""
+    def cache_lines(
+        self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, min_bytes: int
+    ) -> list[CacheLine]:
+        """The cache lines that :meth:`emit` reads and writes there, of buffers of ``min_bytes`` bytes or more."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from glowtrain.backends.cpu.contraction import Axis, Contraction, EpilogueClip, Operand, OperandAccess, dot, generate
 from glowtrain.backends.cpu.contraction import ContractionKernel as Generated
-from glowtrain.backends.cpu.epilogue import Coordinates, FarLine
+from glowtrain.backends.cpu.epilogue import CacheLine, Coordinates
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
 from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.loop_nest.writer import Nests
@@ -350,21 +350,23 @@ class FusedEpilogue:
                     e.bind(index, f.index(at))
             yield self._nests
 
-    def far_lines(self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, far: int) -> list[FarLine]:
-        indices, found = self.product.loop.indices, list[FarLine]()
-        if (lane, far) not in self.lines:
-            self.lines[lane, far] = self._lines(indices[lane], far)
-        if not self.lines[lane, far]:
+    def cache_lines(
+        self, f: LlvmFunction, where: Callable[[], Coordinates], lane: int, min_bytes: int
+    ) -> list[CacheLine]:
+        indices, found = self.product.loop.indices, list[CacheLine]()
+        if (lane, min_bytes) not in self.lines:
+            self.lines[lane, min_bytes] = self._lines(indices[lane], min_bytes)
+        if not self.lines[lane, min_bytes]:
             return found
         first, further = where()
         with self._at(f, first, None) as nests:
-            for (buffer, form), written in self.lines[lane, far].items():
+            for (buffer, form), written in self.lines[lane, min_bytes].items():
                 begin = nests.e.pointer(buffer, nests.e.scalar_sum(form))
                 by = sum(form.coefficient(index) * more for index, more in zip(indices, further, strict=False))
-                found.append(FarLine(begin, by * buffer.dtype.size, written))
+                found.append(CacheLine(begin, by * buffer.dtype.size, written))
         return found
 
-    def _lines(self, lane: Index, far: int) -> dict[tuple[Buffer, Affine], bool]:
+    def _lines(self, lane: Index, min_bytes: int) -> dict[tuple[Buffer, Affine], bool]:
         """Where vectors of large operands lie, and whether they are read and written."""
         bound = frozenset((*self.product.loop.indices, *self.outer))
         accesses: list[Store | Load] = [
@@ -374,7 +376,7 @@ class FusedEpilogue:
         found: dict[tuple[Buffer, Affine], bool] = {}
         for access in accesses:
             form = address(access.index, access.buffer.strides)
-            if access.buffer.type.nbytes >= far and form.coefficient(lane) == 1 and form.linear_in(bound):
+            if access.buffer.type.nbytes >= min_bytes and form.coefficient(lane) == 1 and form.linear_in(bound):
                 found[access.buffer, form] = (access.buffer, form) in found and isinstance(access, Store)
         return found
 

@@ -7,7 +7,7 @@ from math import prod
 
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.clips import Clipping
-from glowtrain.backends.cpu.contraction.copies.asked import asks_along
+from glowtrain.backends.cpu.contraction.copies.prefetch import prefetches_b
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
 from glowtrain.backends.llvm.formats import MEMORY, SIGNED, factors
 from glowtrain.backends.llvm.lanes import Lanes
@@ -30,7 +30,7 @@ class ContractionBody:
         self.unroll = self._unroll()
         self.dot, self.of = tile.problem.dot, {x: lanes.of(MEMORY[getattr(tile.variant, x).dtype]) for x in "ab"}
         inner = tile.plan.reductions[max(0, len(self.rolled) - 1) :]
-        self.asks = asks_along(tile.plan)
+        self.prefetches = prefetches_b(tile.plan)
         self.apart = not self._live([(i, tile.trips(i)) for i in inner])
 
     def _rolled(self, cut: set[int]) -> tuple[int, ...]:
@@ -163,7 +163,7 @@ class ContractionBody:
             place = narrow.shift(base, offset)
             if guard is not None and (view.lane == 0 or self.lanes.width == 1):
                 place, guard = self._safe(place, guard), None
-            if operand == "b" and self.asks and offset * narrow.type.one.size % rates.LINE == 0:
+            if operand == "b" and self.prefetches and offset * narrow.type.one.size % rates.LINE == 0:
                 self.f.prefetch(narrow.shift(place, rates.ASKED_AHEAD * self.lanes.width), write=False)
             value = narrow.load(place, view.lane, exists, guard)
             value = factors(self.lanes, value, view.dtype)

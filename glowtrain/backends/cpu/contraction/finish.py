@@ -12,7 +12,7 @@ from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import affine
 from glowtrain.backends.cpu.contraction.tile import Point, RegisterTile, Variant, needed_coordinates
-from glowtrain.backends.cpu.epilogue import Coordinates, Epilogue, FarLine
+from glowtrain.backends.cpu.epilogue import CacheLine, Coordinates, Epilogue
 from glowtrain.backends.llvm.formats import MEMORY
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
@@ -42,7 +42,7 @@ class TileKernel:
         params = [("ptr noalias", "c"), ("ptr noalias", "a"), ("ptr noalias", "b")]
         params += [(INDEX, f"x{loop}") for loop in self.coordinates]
         params += [("i1", "first")] if variant.start == "flag" else []
-        params += [("ptr", "asked")] if variant.asked else []
+        params += [("ptr", "asked")] if variant.prefetched else []
         params += list(self.epilogue.params) if self.epilogue else []
         self.f = LlvmFunction(name, params, linkage="internal", index_type=plan.machine.index_type)
         self.lanes = Lanes(self.f, plan.problem.sums(plan.machine.width))
@@ -50,29 +50,31 @@ class TileKernel:
         self.tile = RegisterTile(plan, variant)
         self.buffer: LlvmValue | None = None
 
-    def _fetch(self, points: list[list[FarLine]]) -> None:
-        """Ask for the first line of each row of what is far away, before the sums are taken: the processor follows.
-        With all lines asked for at once a product whose sums have 64 steps took 1 % longer, one with 256 steps 2 % (on
+    def _fetch(self, points: list[list[CacheLine]]) -> None:
+        """Prefetch the first line of each row of large tensors before the sums are taken: the processor follows.
+        With all lines prefetched at once a product whose sums have 64 steps took 1 % longer, one with 256 steps 2 % (on
         an Emerald Rapids).
         """
         for line in chain(*points):
-            self.f.prefetch(self.f.address(line.begin, line.behind, 1), write=line.written)
+            self.f.prefetch(self.f.address(line.begin, line.offset, 1), write=line.written)
 
-    def _far_lines(self) -> list[list[FarLine]]:
+    def _cache_lines(self) -> list[list[CacheLine]]:
         """For each point of the tile, where its results begin and what the epilogue reads and writes beside them, of
-        what is far away: it is to come while the sums are taken. Stores that wait for their lines hold up whatever
+        large tensors: they are prefetched while the sums are taken. Stores that wait for their lines hold up whatever
         follows them."""
         if self.plan.dots or self.lanes.width == 1 or self.variant.c.lane != 1 or self._steps < rates.LEAST_AHEAD:
             return []
-        problem, far = self.plan.problem, int(rates.FAR * self.plan.machine.l2)
+        problem, min_bytes = self.plan.problem, int(rates.FAR * self.plan.machine.l2)
         results = prod(problem.loops[i].extent for i in problem.outputs) * problem.bytes_of("c")
         found = []
         for point in self.tile.points:
             lines = []
-            if results >= far and not self.whole:
-                lines.append(FarLine(pointer("%c"), point.c * problem.bytes_of("c"), written=False))
+            if results >= min_bytes and not self.whole:
+                lines.append(CacheLine(pointer("%c"), point.c * problem.bytes_of("c"), written=False))
             if self.epilogue is not None:
-                lines += self.epilogue.far_lines(self.f, partial(self._from_first, point.index), self._lane, far)
+                lines += self.epilogue.cache_lines(
+                    self.f, partial(self._from_first, point.index), self._lane, min_bytes
+                )
             found.append(lines)
         return found
 

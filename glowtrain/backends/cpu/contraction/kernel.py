@@ -10,10 +10,10 @@ from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.body import ContractionBody
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import Clipping, affine, extreme
-from glowtrain.backends.cpu.contraction.copies.asked import Asking, RowStream, streams
+from glowtrain.backends.cpu.contraction.copies.prefetch import PrefetchSchedule, RowStream, streams
 from glowtrain.backends.cpu.contraction.finish import TileKernel
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, TileStep, Variant
-from glowtrain.backends.cpu.epilogue import Epilogue, FarLine
+from glowtrain.backends.cpu.epilogue import CacheLine, Epilogue
 from glowtrain.backends.llvm.values import I1, LlvmValue, Number, pointer
 
 
@@ -29,7 +29,7 @@ class Micro(TileKernel):
     def text(self) -> str:
         """The whole function."""
         self.buffer = self._strided_results()
-        self.asking = self._asking(self._far_lines())
+        self.schedule = self._schedule(self._cache_lines())
         points, begin = list(range(len(self.tile.points))), Cursor(pointer("%a"), pointer("%b"), {})
         if self.plan.problem.blocks is not None:
             sums = self._blocks(self.plan.problem.blocks, points, begin)
@@ -38,22 +38,22 @@ class Micro(TileKernel):
         self._finish_all(self._combined(sums))
         return self.f.finish()
 
-    def _asking(self, far: list[list[FarLine]]) -> Asking:
-        """What the tile asks for between its steps: columns that are packed next, with the results that the next tile
-        goes on from; or what is ``far`` away that it finishes its sums with, if it has steps enough for that."""
+    def _schedule(self, points: list[list[CacheLine]]) -> PrefetchSchedule:
+        """What the tile prefetches between its steps: columns that are packed next, with the results that the next tile
+        goes on from; or what it finishes the sums of its ``points`` with, if it has steps enough for that."""
         c, size = self.variant.c, self.of["c"].type.one.size
         lines = -(-self.tile.vectors * self.lanes.width * size // rates.LINE)
-        if self.variant.asked is None and self._has_steps(2 * len(far)) and (found := streams(far, lines)):
-            return Asking(len(far), found)
-        self._fetch(far)
-        if self.variant.asked is None:
-            return Asking(0, [])
-        found = [self.variant.asked.stream(pointer("%asked"), self.of["b"].type.one.size)]
+        if self.variant.prefetched is None and self._has_steps(2 * len(points)) and (found := streams(points, lines)):
+            return PrefetchSchedule(len(points), found)
+        self._fetch(points)
+        if self.variant.prefetched is None:
+            return PrefetchSchedule(0, [])
+        found = [self.variant.prefetched.stream(pointer("%asked"), self.of["b"].type.one.size)]
         if self.variant.start != "zero" and self.buffer is None:
             row = c.strides[self.plan.tile[0][0]] * size
             following = self.f.shift(pointer("%c"), self.variant.sizes[0] * row, "i8")
             found.append(RowStream(following, row, lines, written=True))
-        return Asking(self.variant.asked.rows, found)
+        return PrefetchSchedule(self.variant.prefetched.rows, found)
 
     def _has_steps(self, trips: int) -> bool:
         """Whether the outermost loop of the sum has so many trips at least, and all points take part in them."""
@@ -186,9 +186,9 @@ class Micro(TileKernel):
         every, low = (block * self.plan.passes, low + number * block) if parted else (block, low)
         trips = (high - low + number * block * parted) // every
         begin = self._shifted(loop, low, cursor)
-        if self.asking.streams and depth == 0 and trips >= 2 * self.asking.rows:
-            done = trips // self.asking.rows * self.asking.rows
-            begin, sums = self._trips_between(self.asking, done, active, begin, sums)
+        if self.schedule.streams and depth == 0 and trips >= 2 * self.schedule.rows:
+            done = trips // self.schedule.rows * self.schedule.rows
+            begin, sums = self._trips_between(self.schedule, done, active, begin, sums)
             low, trips = low + done * every, trips - done
         end = low + trips * every
         if trips > 1:
@@ -205,16 +205,16 @@ class Micro(TileKernel):
         return sums
 
     def _trips_between(
-        self, asking: Asking, trips: int, active: list[int], begin: Cursor, sums: list[LlvmValue]
+        self, schedule: PrefetchSchedule, trips: int, active: list[int], begin: Cursor, sums: list[LlvmValue]
     ) -> tuple[Cursor, list[LlvmValue]]:
-        """As many trips of the outermost loop after each row that the tile asks for: where they have ended, and the
+        """As many trips of the outermost loop after each row that the tile prefetches: where they have ended, and the
         sums."""
-        loop, unroll, places = self.body.rolled[0], self._unroll(0), 2 + len(asking.streams)
-        steps = trips // asking.rows * unroll * self._advance(loop)
-        begun = [begin.a, begin.b, *(stream.first for stream in asking.streams)]
-        with self.f.loop(asking.rows, [*begun, *sums], hint="asked") as counted:
+        loop, unroll, places = self.body.rolled[0], self._unroll(0), 2 + len(schedule.streams)
+        steps = trips // schedule.rows * unroll * self._advance(loop)
+        begun = [begin.a, begin.b, *(stream.first for stream in schedule.streams)]
+        with self.f.loop(schedule.rows, [*begun, *sums], hint="asked") as counted:
             a, b, *rows = counted.carried[:places]
-            following = [stream.ask(self.f, row) for stream, row in zip(asking.streams, rows, strict=True)]
+            following = [stream.prefetch(self.f, row) for stream, row in zip(schedule.streams, rows, strict=True)]
             here = Cursor(a, b, begin.index)
             held = self._trips(0, 0, steps, unroll, active, here, counted.carried[places:], 0)
             after = self._shifted(loop, steps, here)

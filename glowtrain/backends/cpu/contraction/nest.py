@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView, views
-from glowtrain.backends.cpu.contraction.copies.asked import AskedRows, NextPanel, next_panel
 from glowtrain.backends.cpu.contraction.copies.pack import PackMove, PackSource, Square, copy, in_squares, square_text
 from glowtrain.backends.cpu.contraction.copies.packing import PackingText
+from glowtrain.backends.cpu.contraction.copies.prefetch import NextPanel, PrefetchRows, next_panel
 from glowtrain.backends.cpu.contraction.copies.window import WindowText
 from glowtrain.backends.cpu.contraction.cut import cut
 from glowtrain.backends.cpu.contraction.kernel import Micro
@@ -413,19 +413,19 @@ class Nest:
         extents = tuple(cursor.extents[i] for i in self.plan.reductions)
         last = cursor.last or self.epilogue is None
         views = self.views[0], cursor.view_a, cursor.view_b
-        asked, row = self._asked(cursor)
-        variant = Variant(cursor.sizes, cursor.patterns, cursor.lanes, extents, start, last, *views, cursor.done, asked)
+        rows, row = self._prefetched(cursor)
+        variant = Variant(cursor.sizes, cursor.patterns, cursor.lanes, extents, start, last, *views, cursor.done, rows)
         name = self.kernels.setdefault(variant, f"{self.name}.tile{len(self.kernels)}")
         arguments = [f"ptr {cursor.c}", f"ptr {cursor.a}", f"ptr {cursor.b}"]
         arguments += [self.f.index(cursor.index[loop]).typed for loop in self.coordinates]
         arguments += [f"i1 {cursor.first}"] if start == "flag" else []
-        arguments += [f"ptr {row}"] if asked else []
+        arguments += [f"ptr {row}"] if rows else []
         if self.epilogue is not None and last:
             arguments += [self.f.parameter(*param).typed for param in self.epilogue.params]
         self.f.line(f"call void @{name}({', '.join(arguments)})")
 
-    def _asked(self, cursor: _Cursor) -> tuple[AskedRows, LlvmValue] | tuple[None, None]:
-        """What a tile asks for of the columns that are packed next, and where that begins."""
+    def _prefetched(self, cursor: _Cursor) -> tuple[PrefetchRows, LlvmValue] | tuple[None, None]:
+        """The rows that a tile prefetches of the columns that are packed next, and the first of them."""
         if cursor.following is None:
             return None, None
         loop = self.plan.levels[-1].loop

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView
-from glowtrain.backends.cpu.contraction.copies.asked import AskedRows
+from glowtrain.backends.cpu.contraction.copies.prefetch import PrefetchRows
 from glowtrain.backends.cpu.epilogue import Epilogue
 from glowtrain.backends.llvm.values import LlvmValue, Number
 
@@ -22,7 +22,7 @@ class Variant:
     ``sizes`` and ``patterns`` (one per point) go with ``plan.tile``; ``lanes`` are the outputs along the vector loop;
     ``extents`` go with ``plan.reductions``; ``start`` is ``zero``, ``load`` (C holds a part of the sum) or ``flag``
     (known at run time); ``last``: the sums are finished, so the epilogue applies. ``done``: how many of the first
-    points along each loop of the tile another call finishes; ``asked``: what it asks for of the columns that are
+    points along each loop of the tile another call finishes; ``prefetched``: rows of the columns that are
     packed next.
     """
 
@@ -36,7 +36,7 @@ class Variant:
     a: OperandView
     b: OperandView
     done: tuple[int, ...] = ()
-    asked: AskedRows | None = None
+    prefetched: PrefetchRows | None = None
 
 
 @dataclass(frozen=True)

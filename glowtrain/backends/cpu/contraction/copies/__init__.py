@@ -1,1 +1,1 @@
-"""Copies of operands in the form in which kernels read them, and what is asked for before it is read."""
+"""Copies of operands in the form in which kernels read them, and prefetches of what is read next."""

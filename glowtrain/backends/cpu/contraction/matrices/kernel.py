@@ -21,7 +21,7 @@ class MatrixMicro(TileKernel):
         """The whole function."""
         assert self.plan.block is not None
         self.block: MatrixBlock = self.plan.block
-        self._fetch(self._far_lines())
+        self._fetch(self._cache_lines())
         for row, column in self._sums:
             unit.clear(self.f, self.block.sums(row, column))
         self._reduce(0, Cursor(pointer("%a"), pointer("%b"), {}))

@@ -1,5 +1,5 @@
-"""Tiles ask for the columns of B that are packed next: for every line of them, and, but for a row, for no others. And
-for what lies one behind the other of the columns that they read.
+"""Tiles prefetch the columns of B that are packed next: every line of them, and, but for a row, no others. And
+what lies one behind the other of the columns that they read.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def aligned(elements: int) -> np.ndarray:
     return found
 
 
-def asked(contraction: Contraction, kernel: ContractionKernel, ranges: int) -> tuple[list[int], np.ndarray]:
-    """The offsets in B, in bytes, of what tiles ask for that takes a while to come, and the result; the tasks are run
+def prefetched(contraction: Contraction, kernel: ContractionKernel, ranges: int) -> tuple[list[int], np.ndarray]:
+    """The offsets in B, in bytes, of what tiles prefetch to the second level, and the result; the tasks are run
     in so many ranges."""
     rows, columns, steps = contraction.extents
     c, a, b = (aligned(size) for size in (rows * columns, rows * steps, steps * columns))
@@ -55,10 +55,10 @@ def asked(contraction: Contraction, kernel: ContractionKernel, ranges: int) -> t
 
 
 @pytest.mark.parametrize("extents", [(96, 256, 300), (101, 272, 331), (101, 261, 300), (130, 1000, 97)])
-def test_every_line_that_is_packed_later_is_asked_for(extents: tuple[int, int, int]) -> None:
+def test_every_line_that_is_packed_later_is_prefetched(extents: tuple[int, int, int]) -> None:
     contraction, (_, columns, steps) = gradient_of_weights(*extents), extents
     kernel = generate(contraction, "contract", SMALL_CACHES)
-    places, _ = asked(contraction, kernel, 1)
+    places, _ = prefetched(contraction, kernel, 1)
     panel = LINE // 4 * int(re.search(r"vectors n/(\d+)", kernel.plan)[1])  # type: ignore[index]
     reached = {place // LINE for place in places}
     later = set((np.flatnonzero(np.arange(steps * columns) % columns >= panel) * 4 // LINE).tolist())
@@ -67,7 +67,7 @@ def test_every_line_that_is_packed_later_is_asked_for(extents: tuple[int, int, i
     assert len(places) < 2.5 * len(later)
 
 
-def test_a_sum_that_goes_on_asks_for_results_of_the_next_tile() -> None:
+def test_a_sum_that_goes_on_prefetches_results_of_the_next_tile() -> None:
     """Those of a sum that is taken at once are only written."""
     in_parts = generate(gradient_of_weights(101, 272, 331), "contract", SMALL_CACHES)
     at_once = generate(gradient_of_weights(130, 1000, 97), "contract", SMALL_CACHES)
@@ -86,19 +86,19 @@ def in_panels(steps: int, columns: int, apart: int) -> Contraction:
 
 
 @pytest.mark.parametrize(
-    ("steps", "apart", "asks"), [(256, 64, True), (16, 64, False), (256, 80, False)], ids=["far", "near", "apart"]
+    ("steps", "apart", "prefetches"), [(256, 64, True), (16, 64, False), (256, 80, False)], ids=["far", "near", "apart"]
 )
-def test_lines_that_follow_each_other_are_asked_for(steps: int, apart: int, asks: bool) -> None:
+def test_lines_that_follow_each_other_are_prefetched(steps: int, apart: int, prefetches: bool) -> None:
     kernel = generate(in_panels(steps, 64, apart), "contract", SMALL_CACHES)
     assert "pack_b" not in kernel.plan
-    assert ("i32 0, i32 3, i32 1)" in kernel.text) == asks
+    assert ("i32 0, i32 3, i32 1)" in kernel.text) == prefetches
 
 
 def test_results_have_the_same_bits_in_pieces() -> None:
     contraction = gradient_of_weights(101, 272, 331)
     kernel = generate(contraction, "contract", SMALL_CACHES)
-    _, whole = asked(contraction, kernel, 1)
-    _, pieces = asked(contraction, kernel, 7)
+    _, whole = prefetched(contraction, kernel, 1)
+    _, pieces = prefetched(contraction, kernel, 7)
     np.testing.assert_array_equal(whole.view(np.int32), pieces.view(np.int32))
 
 

@@ -81,7 +81,7 @@ def tiles_of(model: gt.Model) -> Iterator[str]:
 
 
 def addresses(tile: str) -> tuple[set[int], set[int]]:
-    """Where a tile's epilogue asks for lines, and where it loads and stores, at some indices: addresses that follow
+    """Where a tile's epilogue prefetches lines, and where it loads and stores, at some indices: addresses that follow
     from its indices and from pointers to what is beside the product. A pointer that a loop moves has an address for
     each of its trips.
     """
@@ -120,7 +120,7 @@ def in_loop(tile: str, index: str, following: str) -> dict[str, np.ndarray]:
 
 
 def in_trips(tile: str, following: str) -> np.ndarray:
-    """How many bytes further a pointer is in each trip of the loop that asks for lines, which adds to it so."""
+    """How many bytes further a pointer is in each trip of the loop that prefetches lines, which adds to it so."""
     far = re.search(rf"^  {following} = getelementptr i8, ptr %\w+, i64 (\d+)$", tile, re.MULTILINE)
     trips = re.search(r"icmp slt i64 %\w+, (\d+)\n  br i1 %\w+, label %asked", tile)
     assert far
