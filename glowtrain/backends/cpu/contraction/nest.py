@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView, views
-from glowtrain.backends.cpu.contraction.copies.pack import PackMove, PackSource, Square, copy, in_squares, square_text
+from glowtrain.backends.cpu.contraction.copies.pack import (
+    PackMove,
+    PackSource,
+    TransposeTile,
+    copy,
+    transpose_text,
+    transposes,
+)
 from glowtrain.backends.cpu.contraction.copies.packing import PackingText
 from glowtrain.backends.cpu.contraction.copies.prefetch import NextPanel, PrefetchRows, next_panel
 from glowtrain.backends.cpu.contraction.copies.window import WindowText
@@ -84,7 +91,7 @@ class Nest:
         self.cut = cut(plan, self._copied_cycles())
         self.kernels: dict[Variant, str] = {}
         self.copies: dict[tuple[str, tuple[PackMove, ...], bool], str] = {}
-        self.squares: dict[Square, str] = {}
+        self.transpose_tiles: dict[TransposeTile, str] = {}
         self.workspace = self.reserved = 0
 
     def functions(self) -> dict[str, str]:
@@ -105,8 +112,8 @@ class Nest:
         kernels = {name: kind(self.plan, each, name, self.epilogue).text() for each, name in self.kernels.items()}
         copies = {name: self._copy_text(name, *key) for key, name in self.copies.items()}
         types = self.lanes.type, self.index_type
-        squares = {name: square_text(name, each, *types) for each, name in self.squares.items()}
-        return {**squares, **kernels, **copies, **prepared, self.name: self.f.finish()}
+        transpose_tiles = {name: transpose_text(name, each, *types) for each, name in self.transpose_tiles.items()}
+        return {**transpose_tiles, **kernels, **copies, **prepared, self.name: self.f.finish()}
 
     # ---- operands as the kernels read them ---------------------------------------------------------------------------
 
@@ -350,16 +357,16 @@ class Nest:
         self.f.line(f"call void @{name}(ptr {target}, ptr {source})")
 
     def _copy_text(self, name: str, dtype: str, moves: tuple[PackMove, ...], padded: bool) -> str:
-        attributes = CALLER if in_squares(moves, self.lanes.width) else "#0"
+        attributes = CALLER if transposes(moves, self.lanes.width) else "#0"
         params = [("ptr noalias", "target"), ("ptr noalias", "source")]
         f = LlvmFunction(name, params, linkage="internal", index_type=self.index_type, attributes=attributes)
         given = PackSource(Lanes(f, self.lanes.type), dtype)
-        copy(given, pointer("%source"), pointer("%target"), moves, self._square, padded=padded)
+        copy(given, pointer("%source"), pointer("%target"), moves, self._transpose_tile, padded=padded)
         return f.finish()
 
-    def _square(self, square: Square) -> str:
+    def _transpose_tile(self, tile: TransposeTile) -> str:
         """The name of the function that transposes such blocks."""
-        return self.squares.setdefault(square, f"{self.name}.square{len(self.squares)}")
+        return self.transpose_tiles.setdefault(tile, f"{self.name}.square{len(self.transpose_tiles)}")
 
     def _tile(self, depth: int, level: Level, cursor: _Cursor) -> None:
         """Tiles of equal size and equal static clips run in one loop."""

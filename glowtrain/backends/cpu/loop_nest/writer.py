@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
-from glowtrain.backends.cpu.contraction.copies.pack import Square, square_text
+from glowtrain.backends.cpu.contraction.copies.pack import TransposeTile, transpose_text
 from glowtrain.backends.cpu.loop_nest.byte_packs import packs
 from glowtrain.backends.cpu.loop_nest.chains import carried, recurrence
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
@@ -20,8 +20,8 @@ from glowtrain.backends.cpu.loop_nest.cut import NOTHING, cut, moved, operations
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
 from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.cpu.loop_nest.scope import Context
-from glowtrain.backends.cpu.loop_nest.squares import Squares, squares
 from glowtrain.backends.cpu.loop_nest.statements import StatementWriter
+from glowtrain.backends.cpu.loop_nest.transpose_tiles import TransposeTiles, transpose_tiles
 from glowtrain.backends.cpu.order.analysis import (
     NestOperations,
     accesses,
@@ -82,7 +82,7 @@ class Nests(StatementWriter):
         self.e.free.lets |= {s.ref: s.value for s in statements(body) if isinstance(s, Let)}
         for index, value in (outer or {}).items():
             self.e.bind(index, value)
-        self.squares: dict[Square, str] = {}
+        self.tiles: dict[TransposeTile, str] = {}
         self.cut = NOTHING
         self.tasks = TaskRange.given(f)
 
@@ -136,9 +136,9 @@ class Nests(StatementWriter):
         """Loops around statements that have none inside."""
         self.e.hoist(loop.body)
         width = self._width(loop.body)
-        found = squares(loop, width, self.e.free)
-        if found is not None:
-            self._in_squares(loop, found, width, whole=whole)
+        tiles = transpose_tiles(loop, width, self.e.free)
+        if tiles is not None:
+            self._in_transpose_tiles(loop, tiles, width, whole=whole)
             return
         lane = self._lane(loop, width)
         if lane is None:
@@ -319,72 +319,72 @@ class Nests(StatementWriter):
             self.e.bind(lane, loop.index)
             self._statements(body)
 
-    # Squares that are transposed
+    # Tiles that are transposed
 
-    def _in_squares(self, loop: For, found: Squares, width: int, *, whole: bool) -> None:
-        """Squares, then what is left along the lanes, and along the other index."""
-        lane, across = found.lane, found.across
+    def _in_transpose_tiles(self, loop: For, tiles: TransposeTiles, width: int, *, whole: bool) -> None:
+        """Tiles, then what is left along the lanes, and along the other index."""
+        lane, across = tiles.lane, tiles.across
         others = self._ordered([index for index in loop.indices if index not in (lane, across)], loop.body)
         count = across.extent // width
         self._cut(loop, others, across, count, whole=whole)
-        self._nested(others, loop.body, lambda: self._bands(found, loop.body, width, count))
+        self._nested(others, loop.body, lambda: self._bands(tiles, loop.body, width, count))
 
-    def _bands(self, found: Squares, body: Sequence[Statement], width: int, count: int) -> None:
+    def _bands(self, tiles: TransposeTiles, body: Sequence[Statement], width: int, count: int) -> None:
         """Bands of as many trips of the other index as there are lanes, then its last trips."""
-        across, cut = found.across, found.across in self.cut.each
+        across, cut = tiles.across, tiles.across in self.cut.each
         begin, end = self.tasks.bounds if cut else (0, count)
         with self.f.loop(end, begin=begin) as loop, self.e.scopes.inner():
-            self._band(found, body, width, self.e.times(loop.index, width))
+            self._band(tiles, body, width, self.e.times(loop.index, width))
         if count * width < across.extent:
             last = self._after(count) if cut else nullcontext()
             with last, self.f.loop(across.extent, begin=count * width) as loop, self.e.scopes.inner():
                 self.e.bind(across, loop.index)
-                self._lanes(found.lane, body, width)
+                self._lanes(tiles.lane, body, width)
 
-    def _band(self, found: Squares, body: Sequence[Statement], width: int, first: LlvmValue) -> None:
-        """Squares along the lanes, then what is left of them trip by trip."""
-        lane = found.lane
+    def _band(self, tiles: TransposeTiles, body: Sequence[Statement], width: int, first: LlvmValue) -> None:
+        """Tiles along the lanes, then what is left of them trip by trip."""
+        lane = tiles.lane
         whole = lane.extent // width * width
         with self.f.loop(whole, step=width) as loop, self.e.along(Context(lane, width)):
             self.e.scopes.set(("start", lane), loop.index)
-            self._square(found, body, first)
+            self._tile(tiles, body, first)
         if whole < lane.extent:
             with self.f.loop(width) as loop, self.e.scopes.inner():
-                self.e.bind(found.across, self.e.sum(first, loop.index))
+                self.e.bind(tiles.across, self.e.sum(first, loop.index))
                 self._rest(lane, body, whole, width)
 
-    def _square(self, found: Squares, body: Sequence[Statement], first: LlvmValue) -> None:
-        copies = found.copies(body)
+    def _tile(self, tiles: TransposeTiles, body: Sequence[Statement], first: LlvmValue) -> None:
+        copies = tiles.copies(body)
         if copies is not None:
             for store, load in copies:
-                self._transposed(found, store, load, first)
+                self._transposed(tiles, store, load, first)
             return
-        rows = found.rows(self.e, first)
+        rows = tiles.rows(self.e, first)
         for trip in range(self.e.context.width):
             with self.e.scopes.inner():
-                self.e.bind(found.across, self.e.sum(first, self.f.index(trip)))
+                self.e.bind(tiles.across, self.e.sum(first, self.f.index(trip)))
                 for load, vectors in rows.items():
                     self.e.scopes.set(load, vectors[trip])
                 for statement in body:
                     self.statement(statement)
 
-    def _transposed(self, found: Squares, store: Store, load: Load, first: LlvmValue) -> None:
-        """A square that is stored as it is: a function transposes it, which others call as well."""
+    def _transposed(self, tiles: TransposeTiles, store: Store, load: Load, first: LlvmValue) -> None:
+        """A tile that is stored as it is: a function transposes it, which others call as well."""
         e, width, dtype = self.e, self.e.context.width, load.buffer.dtype.name
-        given, taken = e.offset_of(load), address(store.index, store.buffer.strides)
-        target = e.pointer(store.buffer, found.corner(e, taken, first))
-        source = e.pointer(load.buffer, found.corner(e, given, first))
-        steps = (given.coefficient(found.lane), taken.coefficient(found.across))
+        source_offset, target_offset = e.offset_of(load), address(store.index, store.buffer.strides)
+        target = e.pointer(store.buffer, tiles.corner(e, target_offset, first))
+        source = e.pointer(load.buffer, tiles.corner(e, source_offset, first))
+        steps = (source_offset.coefficient(tiles.lane), target_offset.coefficient(tiles.across))
         strides = ", ".join(self.f.index(step).typed for step in steps)
-        square = Square(dtype, width, width, padded=False)
-        name = self.squares.setdefault(square, f"{self.f.name}.square{len(self.squares)}")
+        tile = TransposeTile(dtype, width, width, padded=False)
+        name = self.tiles.setdefault(tile, f"{self.f.name}.square{len(self.tiles)}")
         self.f.line(f"call void @{name}({target.typed}, {source.typed}, {strides})")
 
     def parts(self) -> dict[str, str]:
         """The functions that what was written calls, by name."""
         return {
-            name: square_text(name, square, scalar.register_type(square.dtype, square.wide), self.f.index_type)
-            for square, name in self.squares.items()
+            name: transpose_text(name, tile, scalar.register_type(tile.dtype, tile.wide), self.f.index_type)
+            for tile, name in self.tiles.items()
         }
 
     # Planes that are stored as one

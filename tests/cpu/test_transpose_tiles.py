@@ -1,4 +1,4 @@
-"""Transpositions in nests: squares of rows that are loaded whole, on every kind of target."""
+"""Transpositions in nests: tiles of rows that are loaded whole, on every kind of target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from glowtrain.backends.cpu.loop_nest.squares import squares
+from glowtrain.backends.cpu.loop_nest.transpose_tiles import transpose_tiles
 from glowtrain.backends.cpu.order.analysis import Free
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.target import Target
@@ -92,11 +92,11 @@ X, Y, N = Buffer("x", f32[64, 64], "input"), Buffer("y", f32[64, 64], "output"),
 
 
 def found(*body: Statement, at: tuple[Expr, ...], width: int = 16) -> tuple[Expr, Expr] | None:
-    square = squares(For(at, body), width, Free())  # type: ignore[arg-type]
-    return None if square is None else (square.lane, square.across)
+    tiles = transpose_tiles(For(at, body), width, Free())  # type: ignore[arg-type]
+    return None if tiles is None else (tiles.lane, tiles.across)
 
 
-def test_what_is_written_in_squares() -> None:
+def test_what_is_written_in_tiles() -> None:
     i, j = at = indices_of((64, 64))
     back = Load(X, (j, i))
     assert found(Store(Y, (i, j), back), at=at) == (j, i)
