@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Contraction, generate, rates
 from glowtrain.backends.cpu.contraction.describe import normalise
+from glowtrain.backends.cpu.contraction.dot_product import prepare
 from glowtrain.backends.cpu.contraction.levels import written
 from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.contraction.rates import Machine
 from glowtrain.backends.cpu.contraction.tile import RegisterTile
 from glowtrain.backends.cpu.contraction.words import prepare
+from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.target import Target
 from tests.cpu.contraction_kernels import WIDTHS, Buffers, execute
 from tests.cpu.contractions import matmul

@@ -18,10 +18,10 @@ from glowtrain.backends.cpu.contraction.describe import (
     Problem,
     normalise,
 )
+from glowtrain.backends.cpu.contraction.dot_product import Prepared, prepare, prepare_for_matrices
 from glowtrain.backends.cpu.contraction.matrices.choose import choose_matrices
 from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.contraction.rates import Machine
-from glowtrain.backends.cpu.contraction.words import Prepared, prepare, prepare_for_matrices
 from glowtrain.backends.cpu.epilogue import Epilogue
 from glowtrain.backends.target import Target
 
@@ -51,7 +51,7 @@ def generate(
     nest = Nest(plan, name, epilogue, prepared, linkage)
     functions = nest.functions()
     operand = 0 if prepared.turned != plan.problem.swapped else 1
-    packed = (operand, nest.packing) if nest.packing and nest.ahead else None
+    packed = (operand, nest.packing) if nest.packing and nest.prepacked else None
     return ContractionKernel(
         name, functions, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels", nest.cut.work, packed
     )

@@ -108,11 +108,11 @@ class ContractionBody:
 
     def _ordered(self, todo: list[tuple[int, int]], steps: list[TileStep]) -> list[tuple[int, int]]:
         points = self.tile.points
-        places = [{(s, p): getattr(steps[s], x) + getattr(points[p], x) for s, p in todo} for x in "ab"]
-        alone = [{(s, getattr(points[p], x)) for s, p in todo} for x in "ab"]
-        if all(len(set(at.values())) == len(each) for at, each in zip(places, alone, strict=True)):
+        offsets = [{(s, p): getattr(steps[s], x) + getattr(points[p], x) for s, p in todo} for x in "ab"]
+        of_points = [{(s, getattr(points[p], x)) for s, p in todo} for x in "ab"]
+        if all(len(set(at.values())) == len(each) for at, each in zip(offsets, of_points, strict=True)):
             return todo
-        window = max(places, key=lambda at: len(set(at.values())))
+        window = max(offsets, key=lambda at: len(set(at.values())))
         up, down = sorted(todo, key=lambda pair: window[pair]), sorted(todo, key=lambda pair: -window[pair])
         return next((order for order in (up, down) if _in_steps(order)), todo)
 
@@ -160,12 +160,12 @@ class ContractionBody:
         if key not in loaded:
             exists = self.lanes.width if view.padded else count if dots else self.tile.count(vector)
             narrow = self.of[operand]
-            place = narrow.shift(base, offset)
+            address = narrow.shift(base, offset)
             if guard is not None and (view.lane == 0 or self.lanes.width == 1):
-                place, guard = self._safe(place, guard), None
+                address, guard = self._safe(address, guard), None
             if operand == "b" and self.prefetches and offset * narrow.type.one.size % rates.LINE == 0:
-                self.f.prefetch(narrow.shift(place, rates.ASKED_AHEAD * self.lanes.width), write=False)
-            value = narrow.load(place, view.lane, exists, guard)
+                self.f.prefetch(narrow.shift(address, rates.PREFETCH_STEPS * self.lanes.width), write=False)
+            value = narrow.load(address, view.lane, exists, guard)
             value = factors(self.lanes, value, view.dtype)
             partial = dots and view.lane == 0 and count < self.lanes.width
             loaded[key] = self.lanes.kept(value, count) if partial else value
@@ -179,25 +179,25 @@ class ContractionBody:
         if key in loaded:
             return loaded[key]
         assert self.dot is not None
-        place, width = self.of["a"].shift(base, offset), self.lanes.width
+        address, width = self.of["a"].shift(base, offset), self.lanes.width
         if self.tile.problem.across:
-            words = self._gathered(place, count, self.tile.count(vector))
+            words = self._gathered(address, count, self.tile.count(vector))
             words = self.f.op("xor", words, _SIGNS) if self.dot.flip else words
         else:
-            word = self._word(place, count)
+            word = self._word(address, count)
             word = self.f.op("xor", word, _SIGNS) if self.dot.flip else word
             words = self.f.splat(word, width)
         loaded[key] = self.f.cast("bitcast", words, self.dot.word(width))
         return loaded[key]
 
-    def _gathered(self, place: LlvmValue, count: int, exists: int) -> LlvmValue:
+    def _gathered(self, address: LlvmValue, count: int, exists: int) -> LlvmValue:
         """Words of neighbours that are far apart, ``exists`` lanes of them."""
         assert self.dot is not None
         assert self.tile.problem.words is not None
         view, narrow, words = self.tile.variant.a, self.of["a"], self.lanes.zero
         exists = self.lanes.width if view.padded else exists
         step = view.strides[self.tile.problem.words]
-        rows = [narrow.load(narrow.shift(place, at * step), 1, exists) for at in range(count)]
+        rows = [narrow.load(narrow.shift(address, at * step), 1, exists) for at in range(count)]
         signed = self.tile.problem.type_of("a") in SIGNED
         if len(rows) == self.dot.group == 2:
             return self._interleaved(rows, signed=signed)
@@ -217,14 +217,14 @@ class ContractionBody:
         wide = self.f.widened(row, self.lanes.type.scalar, signed=signed)
         return wide if at == 0 else self.lanes.either(words, self.f.op("shl", wide, 32 // self.dot.group * at))
 
-    def _word(self, place: LlvmValue, count: int) -> LlvmValue:
+    def _word(self, address: LlvmValue, count: int) -> LlvmValue:
         """A word of A; at the end of a sum only its elements are read, the others are 0."""
         assert self.dot is not None
         if count == self.dot.group:
-            return self.f.load(I32, place, self.of["a"].type.size)
+            return self.f.load(I32, address, self.of["a"].type.size)
         word = LlvmValue("0", I32)
         for at in range(count):
-            one = self.f.load(vector(self.dot.element), self.of["a"].shift(place, at))
+            one = self.f.load(vector(self.dot.element), self.of["a"].shift(address, at))
             moved = self.f.op("shl", self.f.convert("zext", one, "i32"), 32 // self.dot.group * at)
             word = self.f.op("or", word, moved)
         return word
@@ -240,10 +240,10 @@ class ContractionBody:
             loaded[key] = self.f.widened(value, self.dot.element, signed=signed)
         return loaded[key]
 
-    def _safe(self, place: LlvmValue, guard: LlvmValue) -> LlvmValue:
+    def _safe(self, address: LlvmValue, guard: LlvmValue) -> LlvmValue:
         """An address that can be read whatever the guard says: that of the tile in C if no lane exists."""
         some = guard if guard.width == 1 else self.f.call(f"llvm.vector.reduce.or.{guard.type.suffix}", I1, guard)
-        return self.f.select(some, place, pointer("%c"))
+        return self.f.select(some, address, pointer("%c"))
 
 
 def _in_steps(order: Sequence[tuple[int, int]]) -> bool:

@@ -16,20 +16,21 @@ from glowtrain.backends.cpu.order.contraction import FEW_PARTIALS, SumOrder
 class VectorAxis:
     """A loop along the lanes, and all that candidates have in common by it: there are a hundred of them, perhaps.
 
-    ``dots``: it is a reduction; ``ahead``: B is packed when code is generated; ``steps`` of a whole sum; ``copies``:
-    partial sums that are kept at once of those that the order of the sum asks for (``None``: it asks for none);
-    ``price``: loads that make one vector of A and of B; ``each``: instructions of a product of vectors that is added.
+    ``dots``: it is a reduction; ``prepacked``: B is packed when code is generated; ``steps`` of a whole sum;
+    ``copies``: partial sums that are kept at once of those that the order of the sum asks for (``None``: it asks for
+    none); ``price``: loads that make one vector of A and of B; ``each``: instructions of a product of vectors that is
+    added.
     """
 
     def __init__(self, problem: Problem, machine: Machine, loop: int) -> None:
         own = problem.loops[loop]
         self.problem, self.machine, self.loop = problem, machine, loop
         self.dots = own.reduces
-        self.ahead = packed_ahead(problem, machine, loop)
+        self.prepacked = is_prepacked(problem, machine, loop)
         self.steps = self.steps_of(problem.all_steps)
         self.partials = None if problem.order is None else vectors_of_partials(problem.order, machine)
-        self.copies = None if problem.order is None else kept_partials(problem.order, machine)
-        self.price = _price(own.a, machine.width), 1 if self.ahead else _price(own.b, machine.width)
+        self.copies = None if problem.order is None else live_partials(problem.order, machine)
+        self.price = _price(own.a, machine.width), 1 if self.prepacked else _price(own.b, machine.width)
         self.each = _instructions(problem, machine)
 
     def steps_of(self, steps: int) -> int:
@@ -45,10 +46,10 @@ class VectorAxis:
     @cached_property
     def from_memory(self) -> bool:
         """Whether B's rows are pages apart, and all of it is more than the second level holds, however little of it a
-        part of the sum reads. What is packed ahead is read one line after another."""
+        part of the sum reads. What is prepacked is read one line after another."""
         problem = self.problem
         apart = problem.strides("b")[problem.innermost["b"]] * problem.bytes_of("b")
-        if self.ahead or apart < rates.PAGE:
+        if self.prepacked or apart < rates.PAGE:
             return False
         every = range(len(problem.loops))
         return problem.footprint("b", every, problem.extents) > rates.ONE_IN_L2 * self.machine.l2
@@ -108,9 +109,9 @@ class Candidate:
         self.points = prod([size for _, size in self.tile])
 
     @property
-    def ahead(self) -> bool:
+    def prepacked(self) -> bool:
         """Whether B is packed when code is generated."""
-        return self.axis.ahead
+        return self.axis.prepacked
 
     @property
     def partials(self) -> int:
@@ -125,11 +126,11 @@ class Candidate:
     @property
     def unpacks(self) -> bool:
         """Whether floats are made of bytes that were packed when code was generated, for many rows at once."""
-        return self.pack_b and self.ahead
+        return self.pack_b and self.prepacked
 
     @property
-    def rows_kept(self) -> int:
-        """Bytes of A that a block of rows may have, to stay in the second level."""
+    def max_row_bytes(self) -> int:
+        """Bytes of A that a block of rows may have at most, to stay in the second level."""
         return int(self.machine.l2 * (rates.ROWS_BESIDE_FLOATS if self.unpacks else rates.ROWS_IN_L2))
 
     @cached_property
@@ -168,13 +169,13 @@ class Candidate:
         return self.problem.footprint(operand, loops, extents)
 
 
-def packed_ahead(problem: Problem, machine: Machine, vec: int) -> bool:
-    """Whether B is packed when code is generated: known floats, or bytes that are made floats, all of which exist,
+def is_prepacked(problem: Problem, machine: Machine, vec: int) -> bool:
+    """Whether B is packed when code is generated: constant floats, or bytes that are made floats, all of which exist,
     where the vector loop moves B alone. Code that is to be small reads floats as they are: panels may have lanes too
     many.
     """
     loop = problem.loops[vec]
-    if loop.a or not loop.b or loop.reduces or machine.width == 1 or not problem.known("b") or problem.drops("b"):
+    if loop.a or not loop.b or loop.reduces or machine.width == 1 or not problem.is_constant("b") or problem.drops("b"):
         return False
     return problem.widens("b") or not (problem.source.sums_integers or machine.compact)
 
@@ -184,7 +185,7 @@ def vectors_of_partials(order: SumOrder, machine: Machine) -> int:
     return max(1, order.partials // machine.width) if order.lanes else order.partials
 
 
-def kept_partials(order: SumOrder, machine: Machine) -> int:
+def live_partials(order: SumOrder, machine: Machine) -> int:
     """Those that are kept at once. Where lanes are few, one pass over the operands after another sums some of them: the
     more there are at once, the fewer outputs share what is loaded.
     """

@@ -14,13 +14,13 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from glowtrain.backends.cpu.contraction import rates
-from glowtrain.backends.cpu.contraction.candidate import Candidate, VectorAxis, kept_partials, packed_ahead, views_fit
+from glowtrain.backends.cpu.contraction.candidate import Candidate, VectorAxis, is_prepacked, live_partials, views_fit
 from glowtrain.backends.cpu.contraction.cost import (
     Average,
     compute,
+    compute_cycles,
     inner_reduction,
     packing,
-    steps_alone,
     stream,
     total,
     traffic,
@@ -51,7 +51,7 @@ class OperandView:
 class ContractionPlan:
     """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``; ``copies`` are the
     vectors of partial sums that a tile keeps for each vector of results, in each of ``passes``; ``cost`` is in cycles,
-    ``packing`` the part of it for each operand that levels pack. ``ahead``: B is packed when code is generated.
+    ``packing`` the part of it for each operand that levels pack. ``prepacked``: B is packed when code is generated.
     ``pages``: those of B that parts of the sum go through one after another, as it comes from memory. ``block``: the
     matrices of a tile where the sums are taken in registers that hold matrices.
     """
@@ -69,7 +69,7 @@ class ContractionPlan:
     passes: int
     cost: float
     packing: dict[str, float]
-    ahead: bool
+    prepacked: bool
     pages: int
     block: MatrixBlock | None = None
 
@@ -140,11 +140,11 @@ def _arrangement(x: Candidate) -> tuple[list[int], bool, bool, bool]:
 def _cheapest(problem: Problem, machine: Machine) -> list[_Priced]:
     """The candidates that are cheapest with everything in caches; the first of equals."""
     priced = sorted(_priced(problem, machine), key=lambda entry: entry.least)
-    found, best, kept = list[tuple[float, _Priced]](), list[float](), dict[tuple[int, int], int]()
+    found, best, borders = list[tuple[float, _Priced]](), list[float](), dict[tuple[int, int], int]()
     for entry in priced:
         if len(best) == rates.REFINED and entry.least > best[-1]:
             break
-        if not many_borders(entry.x, entry.kinds, kept):
+        if not many_borders(entry.x, entry.kinds, borders):
             cost = total(entry.x, entry.step, entry.mean, memory=False)
             found.append((cost, entry))
             insort(best, cost)
@@ -166,14 +166,14 @@ class _Priced(NamedTuple):
 
 
 def _priced(problem: Problem, machine: Machine) -> Iterator[_Priced]:
-    known = dict[tuple[bool, int, tuple[int, ...]], tuple[str, ...]]()
+    kinds = dict[tuple[bool, int, tuple[int, ...]], tuple[str, ...]]()
     for number, x in enumerate(_candidates(problem, machine)):
         if views_fit(x):
             key = (x.problem.swapped, x.vec, tuple([loop for loop, _ in x.tile]))
-            if key not in known:
-                known[key] = classify(x.problem, x.vec, key[2])
-            step, mean = compute(x, known[key])
-            yield _Priced(x, number, known[key], step, mean, steps_alone(x, step, mean))
+            if key not in kinds:
+                kinds[key] = classify(x.problem, x.vec, key[2])
+            step, mean = compute(x, kinds[key])
+            yield _Priced(x, number, kinds[key], step, mean, compute_cycles(x, step, mean))
 
 
 def _scatters(x: Candidate) -> bool:
@@ -227,8 +227,8 @@ def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
             continue
         if (loop.b == 0 and loop.a != 0) or (problem.keep_lanes and len(loop.parts) > 1):
             continue
-        ahead = packed_ahead(problem, machine, i)
-        near = ahead or (loop.a in (-1, 0, 1) and loop.b in (-1, 0, 1))
+        prepacked = is_prepacked(problem, machine, i)
+        near = prepacked or (loop.a in (-1, 0, 1) and loop.b in (-1, 0, 1))
         packs = not near and _packable(problem, i, machine)
         found = ranked.setdefault((not near and not packs) + (loop.c != 1), [])
         found.append((i, packs))
@@ -241,9 +241,9 @@ def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
 
 
 def _packable(problem: Problem, vec: int, machine: Machine) -> bool:
-    """Whether B may be copied: the vector loop moves it alone, and all of its elements exist. Floats that are packed
-    ahead need no copy."""
-    if packed_ahead(problem, machine, vec) and not problem.widens("b"):
+    """Whether B may be copied: the vector loop moves it alone, and all of its elements exist. Floats that are prepacked
+    need no copy."""
+    if is_prepacked(problem, machine, vec) and not problem.widens("b"):
         return False
     moves = problem.loops[vec].a == 0 and problem.loops[vec].b != 0 and not problem.holds_integers
     return moves and machine.width > 1 and not problem.drops("b")
@@ -258,8 +258,8 @@ def _tiles(problem: Problem, machine: Machine, vec: int, vectors: int) -> Iterat
     loops = [i for i in problem.outputs if i != vec]
     loops.sort(key=lambda i: (problem.loops[i].a == 0, abs(problem.loops[i].a) or abs(problem.loops[i].b)))
     dots = problem.loops[vec].reduces
-    kept = 1 if problem.order is None else kept_partials(problem.order, machine)
-    limit = max(1, (machine.registers - 2) // (vectors * kept))
+    partials = 1 if problem.order is None else live_partials(problem.order, machine)
+    limit = max(1, (machine.registers - 2) // (vectors * partials))
     yield ()
     for i in loops:
         yield from (((i, size),) for size in _largest(problem, i, limit))
@@ -344,7 +344,7 @@ def arranged(x: Candidate, kinds: tuple[str, ...], cost: float) -> ContractionPl
     chosen = x.problem, x.machine, x.vec, x.dots, x.vectors, x.tile
     sums = x.copies, x.partials // x.copies
     pages = _pages(x) if x.chunks and not x.pack_b and x.axis.from_memory else 0
-    return ContractionPlan(*chosen, kinds, order, levels, *sums, cost, packing(x), x.ahead, pages)
+    return ContractionPlan(*chosen, kinds, order, levels, *sums, cost, packing(x), x.prepacked, pages)
 
 
 def _pages(x: Candidate) -> int:

@@ -101,14 +101,14 @@ def total(x: Candidate, step: float, mean: Average, *, memory: bool) -> float:
     return mean.tiles * parts * (x.steps * step + ends) + packed + (_fetched(x, mean) if memory else 0)
 
 
-def steps_alone(x: Candidate, step: float, mean: Average) -> float:
-    """Cycles of the steps alone: a part of :func:`total`."""
+def compute_cycles(x: Candidate, step: float, mean: Average) -> float:
+    """Cycles to compute the steps, with everything in caches: a part of :func:`total`."""
     return mean.tiles * (x.steps * step)
 
 
 def _fetched(x: Candidate, mean: Average) -> float:
     """Cycles until A has come for the first time, from another core that wrote it or from memory, where a tile takes a
-    few elements of each of its rows: nothing asks for these ahead. A copy of A reads whole rows. (Processors without
+    few elements of each of its rows: no prefetcher fetches these. A copy of A reads whole rows. (Processors without
     vectors are in small devices, which have nothing as far away.)"""
     a = stream(x, "a", mean.a)
     if a.rate == NEXT_LINES or x.machine.width == 1:
@@ -159,7 +159,7 @@ def _away(x: Candidate) -> float:
     panel = x.steps * x.vectors * machine.width * x.problem.size
     left = panel > rates.PANEL_IN_L1 * machine.l1
     if x.unpacks:
-        return rates.COPY_ASKED_FOR if left else 0.0
+        return rates.COPY_PREFETCHED if left else 0.0
     if x.footprint("a", [*x.problem.moving("a"), *reductions]) > machine.l2 // 2:
         whole = x.footprint("b", [*x.problem.moving("b"), *reductions])
         return rates.COPY_LEFT_L2 if whole > rates.ONE_IN_L2 * machine.l2 else 0.0
@@ -170,7 +170,7 @@ def _blocks_of_rows(x: Candidate) -> int:
     """How often B is made floats of bytes: for as many rows at a time as the second level holds."""
     if not x.unpacks:
         return 1
-    return ceil(x.footprint("a", [*x.problem.moving("a"), *x.problem.reductions]) / x.rows_kept)
+    return ceil(x.footprint("a", [*x.problem.moving("a"), *x.problem.reductions]) / x.max_row_bytes)
 
 
 def inner_reduction(x: Candidate, operand: str) -> int:
@@ -198,7 +198,7 @@ def stream(x: Candidate, operand: str, elements: float) -> Stream:
     if strides[x.vec]:
         elements *= x.machine.width
     apart = strides[inner_reduction(x, operand)] * size
-    if apart < LINE or packed or (operand == "b" and x.ahead):
+    if apart < LINE or packed or (operand == "b" and x.prepacked):
         return Stream(elements * size, elements * size, 1, False, NEXT_LINES, elements * size)
     run = max([1.0, *[s for loop, s in x.tile if strides[loop] == 1]])
     if strides[x.vec] == 1:

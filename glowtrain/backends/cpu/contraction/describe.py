@@ -233,7 +233,7 @@ class Problem:
         plain = self.source.sums_integers
         return {operand: not plain and self.type_of(operand) != self.source.dtype for operand in "cab"}
 
-    def known(self, operand: str) -> bool:
+    def is_constant(self, operand: str) -> bool:
         """Whether the elements of ``a`` or ``b`` are known when code is generated."""
         operands = self.source.operands
         return operands is not None and operands[(operand == "b") != self.swapped].constant

@@ -62,9 +62,9 @@ class TileKernel:
         """For each point of the tile, where its results begin and what the epilogue reads and writes beside them, of
         large tensors: they are prefetched while the sums are taken. Stores that wait for their lines hold up whatever
         follows them."""
-        if self.plan.dots or self.lanes.width == 1 or self.variant.c.lane != 1 or self._steps < rates.LEAST_AHEAD:
+        if self.plan.dots or self.lanes.width == 1 or self.variant.c.lane != 1 or self._steps < rates.PREFETCHED_STEPS:
             return []
-        problem, min_bytes = self.plan.problem, int(rates.FAR * self.plan.machine.l2)
+        problem, min_bytes = self.plan.problem, int(rates.PREFETCHED_SHARE * self.plan.machine.l2)
         results = prod(problem.loops[i].extent for i in problem.outputs) * problem.bytes_of("c")
         found = []
         for point in self.tile.points:
@@ -219,14 +219,14 @@ class TileKernel:
         else:
             count = self._outputs(vector, vectors)
         step = 0 if self.plan.dots else self.variant.c.step
-        place = slot or c.shift(row.c, affine(self.f, row.offset, [(step, vector)]))
+        address = slot or c.shift(row.c, affine(self.f, row.offset, [(step, vector)]))
         exists = count if slot is None else lanes.width
         if self.variant.start != "zero" and self.plan.dots:
-            value = lanes.add(self._before(lanes.load(place, 1, exists)), value)
+            value = lanes.add(self._before(lanes.load(address, 1, exists)), value)
         if self.epilogue is not None:
             value = self._applied(self.epilogue, lanes, row, vector, value, count)
         if not self.whole:
-            c.wide(lanes.width).store(value, place, exists)
+            c.wide(lanes.width).store(value, address, exists)
 
     def _before(self, held: LlvmValue) -> LlvmValue:
         """What C holds of a single sum; nothing at the first part."""

@@ -66,8 +66,8 @@ class Micro(TileKernel):
         if dot is not None and dot.correction:
             for at, (point, vector) in enumerate(self._vectors):
                 before = vector * self.variant.b.step - self.lanes.width * dot.group
-                place = self.of["b"].shift(pointer("%b"), point.b + before)
-                sums[at * self.tile.copies] = self.f.load(self.lanes.type, place, 4)
+                address = self.of["b"].shift(pointer("%b"), point.b + before)
+                sums[at * self.tile.copies] = self.f.load(self.lanes.type, address, 4)
         if self.plan.dots or self.variant.start == "zero":
             return sums
         return self._continued(sums) if self.variant.start == "load" else self._perhaps_continued(sums)
@@ -124,13 +124,13 @@ class Micro(TileKernel):
         begun = [] if memory else self._start()
         with self.f.loop(self.tile.trips(loop), [begin.a, begin.b, *begun], hint="block") as trips:
             a, b, *totals = trips.carried
-            here, place = Cursor(a, b, {loop: trips.index}), memory
+            here, partial = Cursor(a, b, {loop: trips.index}), memory
             if memory is not None:
                 number = self.f.op("urem", trips.index, n)
-                place = self.lanes.shift(memory, self.f.op("mul", number, len(zeros) * self.lanes.width))
+                partial = self.lanes.shift(memory, self.f.op("mul", number, len(zeros) * self.lanes.width))
             block = self._reduce(1, points, here, zeros, 0)
             after = self._shifted(loop, 1, here)
-            trips.next = [after.a, after.b, *self._added(totals, block, place)]
+            trips.next = [after.a, after.b, *self._added(totals, block, partial)]
         if memory is None:
             return [trips.results[2:]]
         return [self._kept(self.lanes.shift(memory, at * len(zeros) * self.lanes.width)) for at in range(n)]
@@ -209,18 +209,18 @@ class Micro(TileKernel):
     ) -> tuple[Cursor, list[LlvmValue]]:
         """As many trips of the outermost loop after each row that the tile prefetches: where they have ended, and the
         sums."""
-        loop, unroll, places = self.body.rolled[0], self._unroll(0), 2 + len(schedule.streams)
+        loop, unroll, pointers = self.body.rolled[0], self._unroll(0), 2 + len(schedule.streams)
         steps = trips // schedule.rows * unroll * self._advance(loop)
         begun = [begin.a, begin.b, *(stream.first for stream in schedule.streams)]
         with self.f.loop(schedule.rows, [*begun, *sums], hint="asked") as counted:
-            a, b, *rows = counted.carried[:places]
+            a, b, *rows = counted.carried[:pointers]
             following = [stream.prefetch(self.f, row) for stream, row in zip(schedule.streams, rows, strict=True)]
             here = Cursor(a, b, begin.index)
-            held = self._trips(0, 0, steps, unroll, active, here, counted.carried[places:], 0)
+            held = self._trips(0, 0, steps, unroll, active, here, counted.carried[pointers:], 0)
             after = self._shifted(loop, steps, here)
             counted.next = [after.a, after.b, *following, *held]
         a, b = counted.results[:2]
-        return Cursor(a, b, begin.index), counted.results[places:]
+        return Cursor(a, b, begin.index), counted.results[pointers:]
 
     def _at(self, cursor: Cursor, loop: int, index: Number) -> Cursor:
         return replace(cursor, index={**cursor.index, loop: index})
@@ -262,12 +262,12 @@ class Micro(TileKernel):
             here = Cursor(values[0], values[1], {**cursor.index, loop: at})
             inner = self._straight(depth, unroll, active, here, self._with(sums, own, values[2:]), number)
             after = self._shifted(loop, step, here)
-            return [after.a, after.b, *(inner[place] for place in own)]
+            return [after.a, after.b, *(inner[at] for at in own)]
 
         return self._with(sums, own, self._counted(low, high, step, carried, body, guarded)[2:])
 
-    def _with(self, sums: list[LlvmValue], places: list[int], values: list[LlvmValue]) -> list[LlvmValue]:
-        changed = dict(zip(places, values, strict=True))
+    def _with(self, sums: list[LlvmValue], numbers: list[int], values: list[LlvmValue]) -> list[LlvmValue]:
+        changed = dict(zip(numbers, values, strict=True))
         return [changed.get(at, old) for at, old in enumerate(sums)]
 
     def _counted(

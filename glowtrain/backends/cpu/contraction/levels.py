@@ -124,7 +124,7 @@ def _row_block(x: Candidate) -> Iterator[Level]:
     if not rows or x.dots or lanes <= x.vectors * x.machine.width:
         return
     loop, size = rows[0]
-    fit = x.rows_kept // max(1, x.footprint("a", [*x.problem.reductions, loop], {loop: 1}))
+    fit = x.max_row_bytes // max(1, x.footprint("a", [*x.problem.reductions, loop], {loop: 1}))
     if x.footprint("b", [*x.problem.reductions, x.vec]) <= x.machine.l2 // 4:
         fit = min(fit, max(4 * size, x.machine.l2 // 4 // (lanes * x.problem.bytes_of("c"))))
     if x.problem.dot and _in_few_sets(x, loop):
@@ -194,16 +194,16 @@ def balanced(extent: int, size: int) -> list[tuple[int, int]]:
     return list(zip(starts, sizes, strict=False))
 
 
-def many_borders(x: Candidate, kinds: Sequence[str], kept: dict[tuple[int, int], int]) -> bool:
-    """Whether static clips would need too many kernels; ``kept`` holds their number by loop and size."""
+def many_borders(x: Candidate, kinds: Sequence[str], borders: dict[tuple[int, int], int]) -> bool:
+    """Whether static clips would need too many kernels; ``borders`` holds their number by loop and size."""
     count = 1
     for loop, size in x.tile:
         if _bordered(x, kinds, loop):
-            if (loop, size) not in kept:
+            if (loop, size) not in borders:
                 places = _patterns(x, kinds, loop)
                 tiles = balanced(x.problem.loops[loop].extent, size)
-                kept[loop, size] = len({places[start : start + n] for start, n in tiles})
-            count *= kept[loop, size]
+                borders[loop, size] = len({places[start : start + n] for start, n in tiles})
+            count *= borders[loop, size]
     return count > (rates.MOST_BORDERS_COMPACT if x.machine.compact else rates.MOST_BORDERS)
 
 

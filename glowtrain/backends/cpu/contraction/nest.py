@@ -19,12 +19,12 @@ from glowtrain.backends.cpu.contraction.copies.packing import PackingText
 from glowtrain.backends.cpu.contraction.copies.prefetch import NextPanel, PrefetchRows, next_panel
 from glowtrain.backends.cpu.contraction.copies.window import WindowText
 from glowtrain.backends.cpu.contraction.cut import cut
+from glowtrain.backends.cpu.contraction.dot_product import Prepared, outer_loops, packing, panels
 from glowtrain.backends.cpu.contraction.kernel import Micro
 from glowtrain.backends.cpu.contraction.levels import Level, balanced, pattern
 from glowtrain.backends.cpu.contraction.matrices import unit
 from glowtrain.backends.cpu.contraction.matrices.kernel import MatrixMicro
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
-from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing, panels
 from glowtrain.backends.cpu.epilogue import Epilogue
 from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.cpu.tasks import PARAMS, TaskRange, plain
@@ -78,13 +78,13 @@ class Nest:
         self.lanes = Lanes(self.f, self.problem.sums(plan.machine.width))
         self.of = {x: self.lanes.of(MEMORY[self.problem.type_of(x)]) for x in "cab"}
         self.views = views(self.problem, plan.vec, plan.machine.width)
-        self.packing, self.ahead = None, prepared.ahead or plan.ahead
+        self.packing, self.prepacked = None, prepared.prepacked or plan.prepacked
         if prepared.dot:
             step = plan.block.step if plan.block else 0
             self.packing = packing(prepared, self.problem, plan.vec, plan.reductions, plan.machine.width, step)
             a = replace(self.views[1], padded=prepared.padded)
             self.views = (self.views[0], a, self._packed_view(self.packing))
-        elif plan.ahead:
+        elif plan.prepacked:
             self.packing = panels(self.problem, plan.vec, plan.reductions, plan.machine.width)
             self.views = (*self.views[:2], self._packed_view(self.packing))
         self.coordinates = needed_coordinates(plan, epilogue)
@@ -131,7 +131,7 @@ class Nest:
 
     def _copied_cycles(self) -> float:
         """About what these copies take, and packing before the first level: a cycle for eight bytes."""
-        packed = self.packing.nbytes if self.packing is not None and not self.ahead else 0
+        packed = self.packing.nbytes if self.packing is not None and not self.prepacked else 0
         return (packed + sum(copied.nbytes for copied in self.prepared.copies if copied is not None)) / 8
 
     def _prepared_texts(self) -> dict[str, str]:
@@ -139,7 +139,7 @@ class Nest:
         own = 8 * self.problem.size * self.plan.machine.width, self.index_type
         copies = {f"{self.name}.window{at}": each for at, each in enumerate(self.prepared.copies)}
         texts = {name: WindowText(each, name, *own).text() for name, each in copies.items() if each is not None}
-        if self.packing is not None and not self.ahead:
+        if self.packing is not None and not self.prepacked:
             name = f"{self.name}.pack"
             texts[name] = PackingText(self.packing, name, self.index_type).text()
         return texts
@@ -155,10 +155,10 @@ class Nest:
         return OperandView(tuple(strides), 1, packing.panel, self.problem.type_of("b"), padded=True)
 
     def _packed(self, source: LlvmValue) -> LlvmValue:
-        """The words of the first panel; packed here unless that was done ahead."""
+        """The words of the first panel; packed here unless they are prepacked."""
         assert self.packing is not None
         target = source
-        if not self.ahead:
+        if not self.prepacked:
             target = self._reserve(-(-self.packing.nbytes // self.problem.size))
             self.f.line(f"call void @{self.name}.pack(ptr {target}, ptr {source})")
         return self.of["b"].shift(target, self.packing.header)
@@ -229,9 +229,9 @@ class Nest:
         width = self.plan.machine.width if loop == self.plan.vec and not self.plan.dots else 1
         views = self.views[0], cursor.view_a, cursor.view_b
         c, a, b = (view.step if width > 1 else view.strides[loop] for view in views)
-        places = zip(views, (cursor.c, cursor.a, cursor.b), (c, a, b), strict=True)
-        far = [self._far(view, place, by, step) for view, place, step in places]
-        moved = replace(cursor, c=far[0], a=far[1], b=far[2])
+        addresses = zip(views, (cursor.c, cursor.a, cursor.b), (c, a, b), strict=True)
+        moved_to = [self._far(view, address, by, step) for view, address, step in addresses]
+        moved = replace(cursor, c=moved_to[0], a=moved_to[1], b=moved_to[2])
         index = self._times(by, width)
         before = cursor.index[loop]
         index = index if before == 0 else self.f.op("add", self.f.index(before), index)

@@ -1,4 +1,4 @@
-"""What things cost: the numbers of the cost model (:mod:`.cost`) and of what it is asked about (:mod:`.choose`).
+"""What things cost: the numbers of the cost model (:mod:`.cost`) and of what is priced (:mod:`.choose`).
 
 They come from three sources. Some are what manufacturers say of present out-of-order cores. Some lie a little beside
 that, because no loop reaches it (*sustained*). And some stand for what the model does not follow (*fitted*): they were
@@ -138,15 +138,15 @@ FOLLOWED, NOT_FOLLOWED, NEW_PAGE = 24, 6, 50
 """Pages from which prefetchers bring what comes next while a kernel goes from one to the other; cycles that a line
 takes longer that comes from memory where there are more; and cycles for a page that they come to. Measured, with
 operands of 4 MiB to 64 MiB."""
-ASKED_AHEAD = 24
-"""Steps before which a kernel asks for a line of B that lies in panels. Measured: from 16 to 64 all make little
+PREFETCH_STEPS = 24
+"""Steps before which a kernel prefetches a line of B that lies in panels. Measured: from 16 to 64 all make little
 difference, and for panels from the second level as for those from the third, convolutions take 3 to 5% less."""
 ALIASING_PAGES, ALIASING_SETS = 1.04, 1.1
 """Factors for rows at least a page apart, and a whole number of pages apart, that are read as windows; fitted."""
 BLOCKED_RESULTS = 2.0
 """Times at most that a line of results of words is written: blocks of rows keep it in the cache till it is whole."""
-FAR, LEAST_AHEAD = 0.75, 16
-"""Of the second level, by a tensor whose lines are asked for before the sums of the tile that they are for are taken;
+PREFETCHED_SHARE, PREFETCHED_STEPS = 0.75, 16
+"""The share of the second level from which on the lines of a tensor are prefetched before a tile's sums are taken;
 steps that these sums have at least."""
 
 # -- shares of a cache that data may fill and still be there when they are used again; fitted
@@ -179,9 +179,9 @@ COPY_LANES = 8
 """Lanes of f32 in a vector of the processor that the rates of copies were fitted on."""
 COPY_CALL = 100
 """Cycles for a copy whatever its size; fitted."""
-COPY_LEFT_L1, COPY_LEFT_L2, COPY_ASKED_FOR = 0.25, 0.9, 0.05
+COPY_LEFT_L1, COPY_LEFT_L2, COPY_PREFETCHED = 0.25, 0.9, 0.05
 """Further cycles for each four bytes of a copy that has left that cache when it is read, or the first one when it is
-asked for; fitted."""
+prefetched; fitted."""
 
 # -- which candidates are priced: limits to the time that choosing takes, and to the code that is written
 

@@ -79,25 +79,25 @@ class RegisterTile:
         self.plan, self.variant = plan, variant
         self.problem, self.width, self.copies = plan.problem, plan.machine.width, plan.copies
         self.vectors = 1 if plan.dots else -(-variant.lanes // self.width)
-        self.points = [self._point(place) for place in product(*(range(size) for size in variant.sizes))]
+        self.points = [self._point(index) for index in product(*(range(size) for size in variant.sizes))]
         self.extents = dict(zip(plan.reductions, variant.extents, strict=True))
         self.full = plan.problem.dot.group if plan.problem.dot else self.width
         order = plan.problem.order
         self.along = plan.reductions[-1] if order is None else order.along
         self.guards = [k for k, kind in enumerate(plan.kinds) if kind == "guard"]
 
-    def _point(self, place: tuple[int, ...]) -> Point:
+    def _point(self, index: tuple[int, ...]) -> Point:
         loops = [loop for loop, _ in self.plan.tile]
         c, a, b = (
-            sum(view.strides[loop] * i for loop, i in zip(loops, place, strict=True))
+            sum(view.strides[loop] * i for loop, i in zip(loops, index, strict=True))
             for view in (self.variant.c, self.variant.a, self.variant.b)
         )
         ranges: dict[int, tuple[int, int]] = {}
-        for patterns, i in zip(self.variant.patterns, place, strict=True):
+        for patterns, i in zip(self.variant.patterns, index, strict=True):
             for reduction, low, high in patterns[i]:
                 before = ranges.get(reduction, (low, high))
                 ranges[reduction] = (max(low, before[0]), min(high, before[1]))
-        return Point(dict(zip(loops, place, strict=True)), c, a, b, ranges)
+        return Point(dict(zip(loops, index, strict=True)), c, a, b, ranges)
 
     def trips(self, loop: int) -> int:
         """Steps of a reduction."""

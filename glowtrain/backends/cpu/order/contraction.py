@@ -89,7 +89,7 @@ def _contiguous(loop: Nested) -> bool:
 def _packed_ahead(problem: Problem, loop: Nested) -> bool:
     """Whether what lanes of results need is packed when code is generated."""
     moved = [x for x in "ab" if getattr(loop, x)]
-    return len(moved) == 1 and not problem.bounds and problem.widens(moved[0]) and problem.known(moved[0])
+    return len(moved) == 1 and not problem.bounds and problem.widens(moved[0]) and problem.is_constant(moved[0])
 
 
 def _moved(problem: Problem, loop: Nested) -> int:

@@ -25,8 +25,8 @@ class PackingText:
         self._outer(0, self._at(pointer("%source"), self.packing.offset), pointer("%target"))
         return self.f.finish()
 
-    def _at(self, place: LlvmValue, elements: int) -> LlvmValue:
-        return self.f.shift(place, elements, self.element)
+    def _at(self, address: LlvmValue, elements: int) -> LlvmValue:
+        return self.f.shift(address, elements, self.element)
 
     def _outer(self, depth: int, source: LlvmValue, target: LlvmValue) -> None:
         if depth == len(self.packing.outer):

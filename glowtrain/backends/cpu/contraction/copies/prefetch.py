@@ -28,14 +28,14 @@ from glowtrain.backends.llvm.values import LlvmValue, Number
 
 def prefetches_b(plan: ContractionPlan) -> bool:
     """Whether tiles prefetch lines of B before their own steps come to them: of floats that lie one behind the other,
-    packed or as they are, where a tile reads more of them than the first level holds (of what was packed ahead: where
+    packed or as they are, where a tile reads more of them than the first level holds (of what is prepacked: where
     all are more)."""
     if plan.dots or plan.machine.compact or plan.machine.width == 1 or plan.problem.holds_integers:
         return False
     moves = [loop.extent for i, loop in enumerate(plan.problem.loops) if loop.b and i != plan.vec]
-    if plan.ahead and not plan.problem.widens("b"):
+    if plan.prepacked and not plan.problem.widens("b"):
         read = prod(moves) * plan.problem.loops[plan.vec].extent
-    elif "b" in plan.packing or (not plan.ahead and _rows_follow(plan)):
+    elif "b" in plan.packing or (not plan.prepacked and _rows_follow(plan)):
         read = _steps(plan) * plan.vectors * plan.machine.width
     else:
         return False

@@ -116,11 +116,11 @@ class WindowText:
         self._axis(0, self._from(pointer("%source"), start), pointer("%target"))
         return self.f.finish()
 
-    def _from(self, place: LlvmValue, elements: int) -> LlvmValue:
-        return self.f.shift(place, elements, REGISTER[self.window.source])
+    def _from(self, address: LlvmValue, elements: int) -> LlvmValue:
+        return self.f.shift(address, elements, REGISTER[self.window.source])
 
-    def _to(self, place: LlvmValue, elements: int) -> LlvmValue:
-        return self.f.shift(place, elements, REGISTER[self.window.dtype])
+    def _to(self, address: LlvmValue, elements: int) -> LlvmValue:
+        return self.f.shift(address, elements, REGISTER[self.window.dtype])
 
     def _axis(self, depth: int, source: LlvmValue, target: LlvmValue) -> None:
         """One axis: what lies before the source, what exists, what lies behind."""

@@ -20,7 +20,7 @@ class MatrixBlock:
     step: int
 
     @property
-    def kept(self) -> str:
+    def stationary(self) -> str:
         """The operand whose matrices stay in registers for a step."""
         return "a" if len(self.rows) <= self.columns else "b"
 
@@ -32,7 +32,7 @@ class MatrixBlock:
     @property
     def fits(self) -> bool:
         """Whether there are registers enough; those in which matrices take turns have one shape each."""
-        turns = self.kept == "a" or len(set(self.rows)) == 1
+        turns = self.stationary == "a" or len(set(self.rows)) == 1
         return turns and len(self.rows) * self.columns + sum(self._counts) <= REGISTERS
 
     def sums(self, row: int, column: int) -> int:
@@ -42,15 +42,15 @@ class MatrixBlock:
     def register(self, operand: str, at: int) -> int:
         """The register of a matrix of an operand."""
         first = len(self.rows) * self.columns
-        return first + at if operand == self.kept else first + self._counts[0] + at % 2
+        return first + at if operand == self.stationary else first + self._counts[0] + at % 2
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """The rows and the bytes of a row of each register."""
         sums = [(rows, ROW) for rows in self.rows for _ in range(self.columns)]
         a, b = [(rows, self.step) for rows in self.rows], [(self.step // WORD, ROW)] * self.columns
-        kept, turns = (a, b) if self.kept == "a" else (b, a)
-        return (*sums, *kept, *turns[:2])
+        fixed, alternating = (a, b) if self.stationary == "a" else (b, a)
+        return (*sums, *fixed, *alternating[:2])
 
 
 def shares(extent: int) -> tuple[int, ...]:

@@ -58,21 +58,21 @@ class MatrixMicro(TileKernel):
 
     def _words(self, loop: int, cursor: Cursor) -> None:
         """The innermost sum, step by step; the last step may begin before the one before it ends."""
-        places = begins(self.tile.extents[loop], self.block.step)
-        regular = sum(place == at * self.block.step for at, place in enumerate(places))
+        starts = begins(self.tile.extents[loop], self.block.step)
+        regular = sum(start == at * self.block.step for at, start in enumerate(starts))
         if regular > MOST_WRITTEN:
             with self.f.loop(regular, [cursor.a, cursor.b], hint="words") as counted:
                 here = Cursor(counted.carried[0], counted.carried[1], {})
                 self._step(here)
                 after = self._at(here, self.block.step, 1)
                 counted.next = [after.a, after.b]
-        for at, place in enumerate(places):
+        for at, start in enumerate(starts):
             if regular <= MOST_WRITTEN or at >= regular:
-                self._step(self._at(cursor, place, at))
+                self._step(self._at(cursor, start, at))
 
-    def _at(self, cursor: Cursor, place: int, step: int) -> Cursor:
+    def _at(self, cursor: Cursor, start: int, step: int) -> Cursor:
         """Moved by so many elements of A, and steps of B."""
-        return self._shifted(cursor, place, step * self.block.step * self.lanes.width)
+        return self._shifted(cursor, start, step * self.block.step * self.lanes.width)
 
     def _shifted(self, cursor: Cursor, a: int, b: int) -> Cursor:
         return Cursor(self.of["a"].shift(cursor.a, a), self.of["b"].shift(cursor.b, b), {})
@@ -80,15 +80,15 @@ class MatrixMicro(TileKernel):
     def _step(self, cursor: Cursor) -> None:
         """The products of every matrix of A with every one of B."""
         counts = {"a": len(self.block.rows), "b": self.tile.vectors}
-        kept, dot = self.block.kept, self.plan.problem.dot
-        turning = "b" if kept == "a" else "a"
+        stationary, dot = self.block.stationary, self.plan.problem.dot
+        alternating = "b" if stationary == "a" else "a"
         assert dot is not None
-        for at in range(counts[kept]):
-            self._load(kept, at, cursor)
-        for turn in range(counts[turning]):
-            self._load(turning, turn, cursor)
-            for at in range(counts[kept]):
-                row, column = (at, turn) if kept == "a" else (turn, at)
+        for at in range(counts[stationary]):
+            self._load(stationary, at, cursor)
+        for turn in range(counts[alternating]):
+            self._load(alternating, turn, cursor)
+            for at in range(counts[stationary]):
+                row, column = (at, turn) if stationary == "a" else (turn, at)
                 a, b = self.block.register("a", row), self.block.register("b", column)
                 unit.multiply(self.f, dot, self.block.sums(row, column), a, b)
 
@@ -99,8 +99,8 @@ class MatrixMicro(TileKernel):
             point = self.tile.points[self._first[at]]
             unit.load(self.f, register, self.of["a"].shift(cursor.a, point.a), self._row_stride)
         else:
-            place = self.of["b"].shift(cursor.b, at * self.variant.b.step)
-            unit.load(self.f, register, place, self.lanes.width * unit.WORD)
+            address = self.of["b"].shift(cursor.b, at * self.variant.b.step)
+            unit.load(self.f, register, address, self.lanes.width * unit.WORD)
 
     @property
     def _sums(self) -> list[tuple[int, int]]:
@@ -121,6 +121,6 @@ class MatrixMicro(TileKernel):
         row, vectors = self.lanes.width * self.lanes.type.size, self.tile.vectors
         memory = self._reserve(len(self.tile.points) * vectors, self.lanes)
         for at, column in self._sums:
-            place = self.lanes.shift(memory, (self._first[at] * vectors + column) * self.lanes.width)
-            unit.store(self.f, self.block.sums(at, column), place, vectors * row)
+            address = self.lanes.shift(memory, (self._first[at] * vectors + column) * self.lanes.width)
+            unit.store(self.f, self.block.sums(at, column), address, vectors * row)
         return memory

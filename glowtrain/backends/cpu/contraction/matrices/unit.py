@@ -55,14 +55,14 @@ def clear(f: LlvmFunction, register: int) -> None:
     f.line(f"call void @llvm.x86.tilezero(i8 {register})")
 
 
-def load(f: LlvmFunction, register: int, place: LlvmValue, stride: int) -> None:
+def load(f: LlvmFunction, register: int, address: LlvmValue, stride: int) -> None:
     """Read rows that are ``stride`` bytes apart."""
-    f.line(f"call void @llvm.x86.tileloadd64(i8 {register}, ptr {place}, i64 {stride})")
+    f.line(f"call void @llvm.x86.tileloadd64(i8 {register}, ptr {address}, i64 {stride})")
 
 
-def store(f: LlvmFunction, register: int, place: LlvmValue, stride: int) -> None:
+def store(f: LlvmFunction, register: int, address: LlvmValue, stride: int) -> None:
     """Write rows ``stride`` bytes apart."""
-    f.line(f"call void @llvm.x86.tilestored64(i8 {register}, ptr {place}, i64 {stride})")
+    f.line(f"call void @llvm.x86.tilestored64(i8 {register}, ptr {address}, i64 {stride})")
 
 
 def multiply(f: LlvmFunction, dot: Dot, sums: int, a: int, b: int) -> None:

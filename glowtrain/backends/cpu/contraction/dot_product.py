@@ -1,10 +1,11 @@
-"""Contractions of small integers made ready for instructions on words (see :mod:`dot`), or for single lanes.
+"""Arrange contractions of small integers for dot-product instructions (see :mod:`dot`), or for single lanes.
 
-The loop that is contiguous in C runs along the lanes; the operand that it moves is packed, ahead of time if it is
-constant. The other one is the same in all lanes: its words are read where they lie, or from a copy where the
-instruction wants wider elements, where products would have to be left out, or where no reduction is contiguous.
-If the lanes move both (a convolution of each channel by itself), words are put together from neighbours along the sum
-that are far apart, for many channels at once.
+A word is what such an instruction multiplies in one lane: several neighbours along the sum. The loop that is contiguous
+in C runs along the lanes; the operand that it moves is packed, when code is generated if it is constant. The other one
+is the same in all lanes: its words are read where they lie, or from a copy where the instruction wants wider elements,
+where products would have to be left out, or where no reduction is contiguous. If the lanes move both (a convolution of
+each channel by itself), words are put together from neighbours along the sum that are far apart, for many channels at
+once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROWS = 8
 
 @dataclass(frozen=True)
 class Prepared:
-    """A contraction after its operands were copied: ``copies`` of A and B as they were given.
+    """A contraction after its operands were copied: ``copies`` of A and B as they were before.
 
     ``turned``: A and B have changed places, so that A is the same in all lanes. ``columns``: the operand that is
     packed, as it was.
@@ -46,7 +47,7 @@ class Prepared:
         return self.copies != (None, None)
 
     @property
-    def ahead(self) -> bool:
+    def prepacked(self) -> bool:
         """Whether B is packed when code is generated."""
         operands = self.contraction.operands
         return self.dot is not None and operands is not None and operands[1].constant
@@ -83,14 +84,14 @@ def _clips(operand: Operand, extents: Sequence[int]) -> dict[EpilogueClip, None]
     return found
 
 
-def _for_words(given: Contraction, instruction: Callable[..., Dot | None]) -> Prepared | None:
+def _for_words(contraction: Contraction, instruction: Callable[..., Dot | None]) -> Prepared | None:
     """A in words, B packed. ``instruction(a, b, small=...)`` is what multiplies elements of these types."""
-    extents = given.extents
-    lanes = [i for i, n in enumerate(extents) if n > 1 and given.c.strides[i] == 1]
+    extents = contraction.extents
+    lanes = [i for i, n in enumerate(extents) if n > 1 and contraction.c.strides[i] == 1]
     if len(lanes) != 1:
         return None
-    turned = _turns(given, lanes[0])
-    found = _turned(given) if turned else given
+    turned = _turns(contraction, lanes[0])
+    found = _turned(contraction) if turned else contraction
     assert found.operands is not None
     a, b = found.operands
     dot = instruction(a.dtype, b.dtype, small=b.constant and b.small)
@@ -109,12 +110,15 @@ def _for_words(given: Contraction, instruction: Callable[..., Dot | None]) -> Pr
     return Prepared(found, (None, copy) if turned else (copy, None), dot, turned, columns)
 
 
-def _turns(given: Contraction, lane: int) -> bool:
+def _turns(contraction: Contraction, lane: int) -> bool:
     """Whether A has to be packed: the operand that the lanes move; if they move both, the one that fewer loops move."""
-    moves = bool(given.a.strides[lane]), bool(given.b.strides[lane])
+    moves = bool(contraction.a.strides[lane]), bool(contraction.b.strides[lane])
     if moves != (True, True):
         return moves[0]
-    a, b = (sum(1 for x, c in zip(y.strides, given.c.strides, strict=True) if x and c) for y in (given.a, given.b))
+    a, b = (
+        sum(1 for x, c in zip(y.strides, contraction.c.strides, strict=True) if x and c)
+        for y in (contraction.a, contraction.b)
+    )
     return a < b
 
 
@@ -162,21 +166,25 @@ def _dense(contraction: Contraction, lane: int) -> OperandAccess:
     return OperandAccess(0, tuple(strides))
 
 
-def _for_lanes(given: Contraction) -> Prepared:
+def _for_lanes(contraction: Contraction) -> Prepared:
     """Operands as they are, but where something other than 0 is read outside of one, a copy of it."""
-    assert given.operands is not None
-    operands, accesses, copies = list(given.operands), [given.a, given.b], list[Window | None]([None, None])
-    clips = dict.fromkeys(given.clips)
-    for at, operand in enumerate(given.operands):
-        if operand.fill and _clips(operand, given.extents):
-            copy = halo(operand, given.extents)
+    assert contraction.operands is not None
+    operands, accesses, copies = (
+        list(contraction.operands),
+        [contraction.a, contraction.b],
+        list[Window | None]([None, None]),
+    )
+    clips = dict.fromkeys(contraction.clips)
+    for at, operand in enumerate(contraction.operands):
+        if operand.fill and _clips(operand, contraction.extents):
+            copy = halo(operand, contraction.extents)
             copies[at], operands[at], accesses[at] = copy, Operand(operand.dtype), copy.access
-            for clip in _clips(operand, given.extents):
+            for clip in _clips(operand, contraction.extents):
                 clips.pop(clip, None)
-    for at, operand in enumerate(given.operands):
+    for at, operand in enumerate(contraction.operands):
         if copies[at] is None:
-            clips.update(_clips(operand, given.extents))
-    found = replace(given, a=accesses[0], b=accesses[1], clips=tuple(clips), operands=(operands[0], operands[1]))
+            clips.update(_clips(operand, contraction.extents))
+    found = replace(contraction, a=accesses[0], b=accesses[1], clips=tuple(clips), operands=(operands[0], operands[1]))
     return Prepared(found, (copies[0], copies[1]))
 
 
