@@ -11,7 +11,6 @@ import numpy as np
 
 from glowtrain.backends.cpu.contraction import Contraction, OperandAccess, generate
 from glowtrain.backends.cpu.epilogue import CacheLine, Coordinates
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, number, pointer, zero

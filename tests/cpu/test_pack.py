@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from glowtrain.backends.cpu.contraction.copies.pack import TransposeTile, transpose_text
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import I64, vector
 from glowtrain.backends.target import Target

@@ -16,8 +16,6 @@ from glowtrain.backends.cpu.contraction.levels import written
 from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.contraction.rates import Machine
 from glowtrain.backends.cpu.contraction.tile import RegisterTile
-from glowtrain.backends.cpu.contraction.words import prepare
-from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.target import Target
 from tests.cpu.contraction_kernels import WIDTHS, Buffers, execute
 from tests.cpu.contractions import matmul

@@ -10,7 +10,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.base import SPAN, WHOLE_CALL, StepProfile
-from glowtrain.backends.cpu.events.text import note_text
+from glowtrain.backends.cpu.events.text import append_event_text
 from glowtrain.backends.cpu.limits import measured as limits
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.limits import FUNCTIONS, MachineLimits, MemoryLevel
@@ -96,7 +96,7 @@ def test_the_counter_is_one_that_programs_may_read(name: str, counter: str) -> N
     target = Target.named(name)
     if name == "host" and target.architecture != "x86":
         counter = "cntvct_el0"
-    text = note_text(target).replace("internal", "")
+    text = append_event_text(target).replace("internal", "")
     assert counter in toolchain.assembly(text, target).lower()
 
 

@@ -32,8 +32,8 @@ class GenerateCode:
     def run(self, plan: Plan, wrote: Callable[[str], None] | None = None) -> Code:
         """The module; ``wrote`` is told of its functions (see :func:`~glowtrain.backends.cpu.step.generate`). Raises
         :class:`CodegenError` naming the kernel that cannot be written."""
-        noting = self.target if self.options.profile else None
-        runner = Shared(self.grain, noting) if self.target.hosted else Whole()
+        events = self.target if self.options.profile else None
+        runner = Shared(self.grain, events) if self.target.hosted else Whole()
         return generate(plan, self.target, self.options, runner, wrote)
 
 

@@ -157,9 +157,9 @@ class Packing:
         return np.lib.stride_tricks.as_strided(flat[self.offset :], counts, steps, writeable=False)
 
 
-def _parts(given: Sequence[Sequence[int]]) -> Parts:
+def _parts(lists: Sequence[Sequence[int]]) -> Parts:
     """The parts of a loop, of lists."""
-    return tuple((int(count), int(stride)) for count, stride in given)
+    return tuple((int(count), int(stride)) for count, stride in lists)
 
 
 def extent(parts: Parts) -> int:

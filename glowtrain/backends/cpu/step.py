@@ -16,7 +16,7 @@ from functools import singledispatchmethod
 import numpy as np
 
 from glowtrain.backends.cpu.events.log import STEP, CountedCall
-from glowtrain.backends.cpu.events.text import note_text, noting, ticks
+from glowtrain.backends.cpu.events.text import append_event, append_event_text, ticks
 from glowtrain.backends.cpu.kernels import Argument, KernelFunctions, KernelUnit
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions
 from glowtrain.backends.cpu.panels import Packing
@@ -105,8 +105,8 @@ def generate_together(
     steps = {prefix: _Step(plan, kernels, replace(options, prefix=prefix), runner) for prefix, plan in plans.items()}
     written = [text for step in steps.values() for text in step.text()]
     workspace = max(step.workspace for step in steps.values())
-    noting = [note_text(target)] if options.profile else []
-    for text in (*noting, *runner.functions(workspace), *(written if exported else map(internal, written))):
+    events = [append_event_text(target)] if options.profile else []
+    for text in (*events, *runner.functions(workspace), *(written if exported else map(internal, written))):
         texts.add(text)
     text = "\n".join(texts.all)
     return {prefix: step.code(text, workspace) for prefix, step in steps.items()}
@@ -189,7 +189,7 @@ class _Step:
             f.line(f"call void @{name}(ptr %table)")
         if not parts:
             self._instructions(instructions, [])
-        self._note(began, 0)
+        self._log(began, 0)
         return [*parts.values(), f.finish()]
 
     def _begin(self, name: str, linkage: str = "") -> LlvmFunction:
@@ -225,9 +225,9 @@ class _Step:
         indices = tuple(self.step.trip(index) for index in unit.outer)
         call = Invocation(kernel.name, name, unit.work)
         began = self._ticks()
-        noted = () if began is None else self._noted()
-        ranges = self.runner.run(self.step.f, call, Arguments(pointers, self.own, indices, self.pool, noted))
-        self._note(began, unit.work.tasks)
+        log = () if began is None else self._log_arguments()
+        ranges = self.runner.run(self.step.f, call, Arguments(pointers, self.own, indices, self.pool, log))
+        self._log(began, unit.work.tasks)
         self._add(call, outer, ranges)
 
     @_instruction.register
@@ -242,7 +242,7 @@ class _Step:
         function = self._slot(FIRST_SLOT + len(self.externals) + self.natives.index(call.function))
         began = self._ticks()
         self.step.f.line(f"call void {function}({', '.join([*(f'ptr {p}' for p in pointers), *words])})")
-        self._note(began, 1)
+        self._log(began, 1)
         self._add(Invocation(call.name, call.function.name, Work()), outer, 0)
 
     def _unit(self, kernel: Kernel, outer: list[Index]) -> KernelUnit:
@@ -260,14 +260,14 @@ class _Step:
     def _ticks(self) -> LlvmValue | None:
         return ticks(self.step.f, self.target) if self.profile else None
 
-    def _noted(self) -> tuple[LlvmValue, ...]:
+    def _log_arguments(self) -> tuple[LlvmValue, ...]:
         """The log, and the number of the call that is being written; or of the step, after the last one."""
         return self._slot(FIRST_SLOT + len(self.externals) + len(self.natives)), self.step.f.index(len(self.calls))
 
-    def _note(self, began: LlvmValue | None, tasks: int) -> None:
+    def _log(self, began: LlvmValue | None, tasks: int) -> None:
         """Note what began then, with so many tasks, and ends here."""
         if began is not None:
-            noting(self.step.f, self._noted(), STEP, began, *map(self.step.f.index, (0, tasks)))
+            append_event(self.step.f, self._log_arguments(), STEP, began, *map(self.step.f.index, (0, tasks)))
 
     def _pointer(self, argument: Argument) -> LlvmValue:
         buffer, f = argument.buffer, self.step.f

@@ -65,7 +65,7 @@ class Arguments:
     workspace: LlvmValue
     indices: tuple[LlvmValue, ...]
     pool: LlvmValue
-    noted: tuple[LlvmValue, ...] = ()
+    log: tuple[LlvmValue, ...] = ()
     """The log (see :mod:`glowtrain.backends.cpu.events.log`) and the call's number, or nothing."""
 
     def over(self, f: LlvmFunction, begin: Number, end: Number) -> str:
@@ -104,7 +104,7 @@ class TaskRange:
     end: LlvmValue
 
     @staticmethod
-    def given(f: LlvmFunction) -> TaskRange:
+    def from_parameters(f: LlvmFunction) -> TaskRange:
         """The range that a kernel is called with."""
         return TaskRange(f.index("%begin"), f.index("%end"))
 
@@ -130,11 +130,11 @@ class TaskRange:
         low = f.intrinsic("smax", begin, f.index(0))
         return TaskRange(plain(f, low), plain(f, f.intrinsic("smin", end, f.index(each))))
 
-    def every(self, f: LlvmFunction, first: Number, apart: int) -> TaskRange:
-        """The trips whose tasks are in the range, of which trip n has task ``first + n * apart``, with ``first`` below
-        ``apart``; perhaps none, with begin >= end."""
-        behind = f.op("sub", f.index(apart - 1), f.index(first))
-        bounds = (f.op("udiv", f.op("add nuw nsw", edge, behind), apart) for edge in self.bounds)
+    def every(self, f: LlvmFunction, first: Number, stride: int) -> TaskRange:
+        """The trips whose tasks are in the range, of which trip n has task ``first + n * stride``, with ``first`` below
+        ``stride``; perhaps none, with begin >= end."""
+        behind = f.op("sub", f.index(stride - 1), f.index(first))
+        bounds = (f.op("udiv", f.op("add nuw nsw", edge, behind), stride) for edge in self.bounds)
         begin, end = (plain(f, edge) for edge in bounds)
         return TaskRange(begin, end)
 

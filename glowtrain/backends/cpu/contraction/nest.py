@@ -101,8 +101,8 @@ class Nest:
         (a, b), prepared = self._copied_operands(), self._prepared_texts()
         c, a = self.of["c"].shift(pointer("%c"), offsets[0]), self.of["a"].shift(a, offsets[1])
         b = self._packed(b) if self.packing else self.of["b"].shift(b, offsets[2])
-        given = TaskRange.given(self.f)
-        cursor = _Cursor(c, a, b, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2], given)
+        tasks = TaskRange.from_parameters(self.f)
+        cursor = _Cursor(c, a, b, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2], tasks)
         if self.plan.block is not None:
             unit.configure(self.f, self.plan.block.shapes)
         self._level(0, cursor)

@@ -1,4 +1,4 @@
-"""The text that notes events in a log (see :mod:`glowtrain.backends.cpu.events.log`)."""
+"""Append events to a log, as LLVM text (see :mod:`glowtrain.backends.cpu.events.log`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glowtrain.backends.llvm.text import INDEX, LlvmFunction, index_type
 from glowtrain.backends.llvm.values import I64, LlvmValue, Number, pointer
 from glowtrain.backends.target import Target
 
-NOTE = "note"
+APPEND_EVENT = "note"
 """The function that appends an event."""
 
 
@@ -20,10 +20,10 @@ def ticks(f: LlvmFunction, target: Target) -> LlvmValue:
     return f.call("llvm.readcyclecounter", I64)
 
 
-def note_text(target: Target) -> str:
+def append_event_text(target: Target) -> str:
     """``void note(log, lane, call, begin, first, behind)``, which appends an event that ends now."""
     params = [("ptr", "log"), (INDEX, "lane"), (INDEX, "call"), ("i64", "begin"), (INDEX, "first"), (INDEX, "behind")]
-    f = LlvmFunction(NOTE, params, linkage="internal", index_type=index_type(target))
+    f = LlvmFunction(APPEND_EVENT, params, linkage="internal", index_type=index_type(target))
     end = ticks(f, target)
     call, first, behind = (f.widened(f.index(name), "i64", signed=False) for name in ("%call", "%first", "%behind"))
     lane = f.op("mul", f.index("%lane"), _index(f, f.load(I64, pointer("%log"), 8)))
@@ -42,8 +42,8 @@ def _index(f: LlvmFunction, number: LlvmValue) -> LlvmValue:
     return f.convert("trunc", number, f.index_type.scalar)
 
 
-def noting(f: LlvmFunction, noted: Sequence[LlvmValue], lane: Number, begin: LlvmValue, *tasks: LlvmValue) -> None:
+def append_event(f: LlvmFunction, log: Sequence[LlvmValue], lane: Number, begin: LlvmValue, *tasks: LlvmValue) -> None:
     """Append an event, with the first of its tasks and the one behind the last, to a lane of the log."""
-    log, call = noted
-    arguments = ", ".join(value.typed for value in (log, f.index(lane), call, begin, *tasks))
-    f.line(f"call void @{NOTE}({arguments})")
+    address, call = log
+    arguments = ", ".join(value.typed for value in (address, f.index(lane), call, begin, *tasks))
+    f.line(f"call void @{APPEND_EVENT}({arguments})")

@@ -72,8 +72,8 @@ class Addresses:
         if value.is_constant:
             return self.f.splat(value, width)
         key = ("splat", value.text, width)
-        known = self.scopes.get(key)
-        return known if known is not None else self.scopes.set(key, self.f.splat(value, width))
+        cached = self.scopes.get(key)
+        return cached if cached is not None else self.scopes.set(key, self.f.splat(value, width))
 
     def emit(self, expr: Expr) -> LlvmValue:
         """The value of an expression."""
@@ -94,26 +94,26 @@ class Addresses:
         return self._value(f"getelementptr inbounds {element}, ptr {base.text}, {offset.typed}", POINTER)
 
     def lane_pointers(
-        self, buffer: Buffer, form: Affine, count: int, mask: LlvmValue | None = None
+        self, buffer: Buffer, offset: Affine, count: int, mask: LlvmValue | None = None
     ) -> Iterator[LlvmValue]:
         """The addresses of an element for each of the first ``count`` lanes; where ``mask`` is false, of element 0."""
-        step, lane = self.step(form), self.context.index
+        step, lane = self.step(offset), self.context.index
         if step and mask is None:
-            first = self.sum(self.scalar_sum(form, lane), self.times(self.start(), step))
+            first = self.sum(self.scalar_sum(offset, lane), self.times(self.start(), step))
             yield from (self.pointer(buffer, self.sum(first, self.f.index(at * step))) for at in range(count))
             return
-        offsets = self.lanes(self.affine_value(form))
+        offsets = self.lanes(self.affine_value(offset))
         if mask is not None:
             offsets = self.f.select(mask, offsets, zero(offsets.type))
         for at in range(count):
             yield self.pointer(buffer, self.f.extract(offsets, at))
 
-    def step(self, form: Affine) -> int | None:
+    def step(self, offset: Affine) -> int | None:
         """Elements between the addresses of neighbouring lanes; ``None`` where that is not one number."""
         index = self.context.index
         if index is None:
             return 0
-        varying = [(atom, c) for atom, c in form.terms if self._varies(atom)]
+        varying = [(atom, c) for atom, c in offset.terms if self._varies(atom)]
         if not varying:
             return 0
         return varying[0][1] if len(varying) == 1 and varying[0][0] is index else None
@@ -132,14 +132,14 @@ class Addresses:
         assert start is not None
         return start
 
-    def scalar_sum(self, form: Affine, *skipped: Index | None) -> LlvmValue:
+    def scalar_sum(self, offset: Affine, *skipped: Index | None) -> LlvmValue:
         """An affine expression as an index, without the terms of some indices, summed in the order in which its
         atoms were bound, so that prefixes are shared.
         """
         terms = sorted(
-            ((atom, c) for atom, c in form.terms if atom not in skipped), key=lambda term: self._level(term[0])
+            ((atom, c) for atom, c in offset.terms if atom not in skipped), key=lambda term: self._level(term[0])
         )
-        total = self.f.index(form.constant)
+        total = self.f.index(offset.constant)
         for atom, coefficient in terms:
             total = self.sum(total, self.times(self._atom(atom), coefficient))
         return total
@@ -169,9 +169,9 @@ class Addresses:
         type_ = value.type.of(self.f.index_type.scalar)
         return value if value.type is type_ else self._value(f"trunc {value.typed} to {type_}", type_)
 
-    def _counted(self, form: Affine) -> bool:
+    def _counted(self, offset: Affine) -> bool:
         """Whether an index holds an affine expression: i64 does, others what loops alone decide."""
-        return self.f.index_type is I64 or form.of_indices
+        return self.f.index_type is I64 or offset.of_indices
 
     def _divided(self, atom: Quotient | Remainder) -> LlvmValue:
         if not self._counted(atom.dividend):
@@ -189,10 +189,10 @@ class Addresses:
 
     def _remember(self, function: str, a: LlvmValue, b: LlvmValue) -> LlvmValue:
         key = ("index", function, a.text, b.text)
-        known = self.scopes.get(key)
-        if known is None:
-            known = self.scopes.set(key, scalar.apply(self.f, function, [a, b], self.f.index_type.scalar, self.target))
-        return known
+        cached = self.scopes.get(key)
+        if cached is None:
+            cached = self.scopes.set(key, scalar.apply(self.f, function, [a, b], self.f.index_type.scalar, self.target))
+        return cached
 
     def sum(self, a: LlvmValue, b: LlvmValue) -> LlvmValue:
         """The sum of two indices."""
@@ -217,18 +217,18 @@ class Addresses:
 
     def _value(self, text: str, type_: LlvmType) -> LlvmValue:
         """An instruction without side effects, once per scope."""
-        known = self.scopes.get(text)
-        return known if known is not None else self.scopes.set(text, self.f.once(text, type_))
+        cached = self.scopes.get(text)
+        return cached if cached is not None else self.scopes.set(text, self.f.once(text, type_))
 
     def position(self, subscript: Expr) -> LlvmValue:
         """A subscript's value, through its affine expression where that is simpler."""
-        form = affine(subscript)
-        return self.affine_value(form) if self._counted(form) else self.emit(subscript)
+        offset = affine(subscript)
+        return self.affine_value(offset) if self._counted(offset) else self.emit(subscript)
 
-    def affine_value(self, form: Affine) -> LlvmValue:
+    def affine_value(self, offset: Affine) -> LlvmValue:
         """An affine expression on lanes, or scalar where all lanes agree."""
-        varying = [(a, c) for a, c in form.terms if self._varies(a)]
-        total = self.scalar_sum(Affine(form.constant, tuple(term for term in form.terms if term not in varying)))
+        varying = [(a, c) for a, c in offset.terms if self._varies(a)]
+        total = self.scalar_sum(Affine(offset.constant, tuple(term for term in offset.terms if term not in varying)))
         for atom, coefficient in varying:
             part = self._lane_atom(atom)
             part = part if coefficient == 1 else self._op("mul", part, coefficient)

@@ -50,9 +50,9 @@ class LlvmExpressions(Loads):
         """The value of an expression."""
         if isinstance(expr, Index):
             return self._wide(self.trip(expr))
-        known = self.scopes.get(expr)
-        if known is not None:
-            return known
+        cached = self.scopes.get(expr)
+        if cached is not None:
+            return cached
         value = self._emit(expr)
         if not self._volatile(expr):
             self.scopes.set(expr, value)
@@ -64,12 +64,12 @@ class LlvmExpressions(Loads):
 
     def _volatile(self, expr: Expr) -> bool:
         """Whether the value may change between statements: it reads what the kernel writes."""
-        known = self._volatiles.get(expr)
-        if known is None:
+        cached = self._volatiles.get(expr)
+        if cached is None:
             written = isinstance(expr, Load) and expr.buffer in self.written
-            known = written or any(self._volatile(child) for child in expr.children)
-            self._volatiles[expr] = known
-        return known
+            cached = written or any(self._volatile(child) for child in expr.children)
+            self._volatiles[expr] = cached
+        return cached
 
     def _emit(self, expr: Expr) -> LlvmValue:
         match expr:
@@ -86,9 +86,9 @@ class LlvmExpressions(Loads):
         raise AssertionError(f"{expr} is used outside of its scope in {self.f.name}")
 
     def trip(self, index: Index) -> LlvmValue:
-        known = self.scopes.get(index)
-        if known is not None:
-            return known
+        cached = self.scopes.get(index)
+        if cached is not None:
+            return cached
         if index is self.context.index:
             return self.scopes.set(index, self._lane_index())
         if index.extent != 1:
@@ -108,23 +108,23 @@ class LlvmExpressions(Loads):
         values = [self.emit(argument) for argument in expr.arguments]
         width = max(value.width for value in values)
         key = ("apply", expr.function, expr.arguments[-1].dtype.name, *(value.text for value in values), width)
-        known = self.scopes.get(key)
-        if known is None:
+        cached = self.scopes.get(key)
+        if cached is None:
             operands = [value if width == 1 else self.lanes(value) for value in values]
             dtype = expr.arguments[-1].dtype.name
-            known = self.scopes.set(key, scalar.apply(self.f, expr.function, operands, dtype, self.target))
-        return known
+            cached = self.scopes.set(key, scalar.apply(self.f, expr.function, operands, dtype, self.target))
+        return cached
 
     def _cast(self, expr: Cast) -> LlvmValue:
         dtype, found = expr.dtype.name, saturation(expr)
         if found is not None:
             return found.emit(self.f, self.emit(found.value), dtype, self.target)
-        value, given = self.emit(expr.value), expr.value.dtype.name
-        key = ("cast", given, dtype, value.text)
-        known = self.scopes.get(key)
-        if known is None:
-            known = self.scopes.set(key, scalar.cast(self.f, value, given, dtype, self.target))
-        return known
+        value, source_type = self.emit(expr.value), expr.value.dtype.name
+        key = ("cast", source_type, dtype, value.text)
+        cached = self.scopes.get(key)
+        if cached is None:
+            cached = self.scopes.set(key, scalar.cast(self.f, value, source_type, dtype, self.target))
+        return cached
 
     def _bitcast(self, expr: Apply) -> LlvmValue:
         (value,) = expr.arguments
@@ -167,15 +167,15 @@ class LlvmExpressions(Loads):
         for child in expr.children:
             self._hoist(child, seen)
 
-    def _hoist_subscripts(self, subscripts: Sequence[Expr], form: Affine, seen: set[Expr]) -> None:
+    def _hoist_subscripts(self, subscripts: Sequence[Expr], offset: Affine, seen: set[Expr]) -> None:
         """Compute those atoms of subscripts that data decides, and sum the part of their address whose atoms have
         their values; the rest is added inside."""
         for subscript in subscripts:
             for atom in _computed_atoms(affine(subscript)):
                 self._hoist(atom, seen)
-        known = tuple((atom, c) for atom, c in form.terms if self._is_available(atom))
-        if known and len(known) < len(form.terms):
-            self.scalar_sum(Affine(form.constant, known))
+        available = tuple((atom, c) for atom, c in offset.terms if self._is_available(atom))
+        if available and len(available) < len(offset.terms):
+            self.scalar_sum(Affine(offset.constant, available))
 
     def _is_available(self, atom: Atom) -> bool:
         """Whether an atom has its value already, the same on all lanes, whatever the kernel writes."""
@@ -184,9 +184,9 @@ class LlvmExpressions(Loads):
         return self._uniform(self.free.of(atom)) and not self._volatile(atom)
 
 
-def _computed_atoms(form: Affine) -> Iterator[Expr]:
+def _computed_atoms(offset: Affine) -> Iterator[Expr]:
     """The atoms of an affine expression that are no quotients and remainders, also of those in their dividends."""
-    for atom, _ in form.terms:
+    for atom, _ in offset.terms:
         if isinstance(atom, (Quotient, Remainder)):
             yield from _computed_atoms(atom.dividend)
         else:

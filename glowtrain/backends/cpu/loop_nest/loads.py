@@ -27,13 +27,13 @@ class Loads(Addresses):
         if buffer.type.size == 0:
             return scalar.constant(load.fill or 0, buffer.dtype.name, 1)
         guards = self._guards(load)
-        form = self.offset_of(load)
-        step = self.step(form)
+        offset = self.offset_of(load)
+        step = self.step(offset)
         varying = any(guard.width > 1 for guard in guards)
         if step == 0 and not varying:
-            return self._load_scalar(load, form, guards)
+            return self._load_scalar(load, offset, guards)
         if step == 1:
-            return self._load_contiguous(load, form, guards)
+            return self._load_contiguous(load, offset, guards)
         return self._gather(load, guards)
 
     def _guards(self, load: Load) -> list[LlvmValue]:
@@ -41,38 +41,38 @@ class Loads(Addresses):
         if load.fill is None:
             return []
         pairs = [(affine(i), i, extent) for i, extent in zip(load.index, load.buffer.shape, strict=True)]
-        return [self.inside(i, extent) for form, i, extent in pairs if not within(form, extent)]
+        return [self.inside(i, extent) for offset, i, extent in pairs if not within(offset, extent)]
 
     def inside(self, subscript: Expr, extent: int) -> LlvmValue:
         """Whether a subscript is in [0, extent)."""
         value = self.position(subscript)
         key = ("inside", value.text, value.width, extent)
-        known = self.scopes.get(key)
-        return known if known is not None else self.scopes.set(key, self.f.compare("ult", value, extent))
+        cached = self.scopes.get(key)
+        return cached if cached is not None else self.scopes.set(key, self.f.compare("ult", value, extent))
 
-    def _load_scalar(self, load: Load, form: Affine, guards: Sequence[LlvmValue]) -> LlvmValue:
-        offset, condition = self.scalar_sum(form), self._all(guards, 1)
+    def _load_scalar(self, load: Load, offset: Affine, guards: Sequence[LlvmValue]) -> LlvmValue:
+        element, condition = self.scalar_sum(offset), self._all(guards, 1)
         if condition is None:
-            return self._read(load.buffer, offset, 1)
-        return self._or_fill(condition, self._read(load.buffer, self._or_first(condition, offset), 1), load)
+            return self._read(load.buffer, element, 1)
+        return self._or_fill(condition, self._read(load.buffer, self._or_first(condition, element), 1), load)
 
     def _read(self, buffer: Buffer, offset: LlvmValue, width: int, mask: LlvmValue | None = None) -> LlvmValue:
         """Neighbours from an offset on; of what the kernel does not write, once per scope, whoever asks for them."""
-        place = self.pointer(buffer, offset)
-        key = ("read", place.text, width, mask)
-        known = None if buffer in self.written else self.scopes.get(key)
-        if known is None:
-            known = self.scopes.set(key, scalar.load(self.f, place, buffer.dtype.name, width, self.target, mask))
-        return known
+        pointer = self.pointer(buffer, offset)
+        key = ("read", pointer.text, width, mask)
+        cached = None if buffer in self.written else self.scopes.get(key)
+        if cached is None:
+            cached = self.scopes.set(key, scalar.load(self.f, pointer, buffer.dtype.name, width, self.target, mask))
+        return cached
 
     def _or_first(self, condition: LlvmValue, offset: LlvmValue) -> LlvmValue:
         """The offset, or 0 where the condition does not hold."""
         return self._value(f"select {condition.typed}, {offset.typed}, {offset.type} 0", offset.type)
 
-    def _load_contiguous(self, load: Load, form: Affine, guards: Sequence[LlvmValue]) -> LlvmValue:
+    def _load_contiguous(self, load: Load, offset: Affine, guards: Sequence[LlvmValue]) -> LlvmValue:
         width = self.context.width
         assert self.context.index is not None
-        start = self.sum(self.scalar_sum(form, self.context.index), self.start())
+        start = self.sum(self.scalar_sum(offset, self.context.index), self.start())
         if guards and _agree(guards) and (self.context.mask is not None or load.buffer.type.size >= width):
             return self._load_all_or_none(load, start, guards)
         condition = self._all(guards, width)
@@ -119,8 +119,8 @@ class Loads(Addresses):
         fill = load.fill if load.fill is not None else 0
         constant = scalar.constant(fill, load.buffer.dtype.name, value.width)
         key = ("filled", condition.text, value.text, constant.text)
-        known = self.scopes.get(key)
-        return known if known is not None else self.scopes.set(key, self.f.select(condition, value, constant))
+        cached = self.scopes.get(key)
+        return cached if cached is not None else self.scopes.set(key, self.f.select(condition, value, constant))
 
 
 def _agree(guards: Sequence[LlvmValue]) -> bool:

@@ -23,14 +23,17 @@ class PartialResults:
 
     def load(self, first: LlvmValue, count: int) -> list[LlvmValue]:
         """Vector after vector from ``first`` on, of each all reductions."""
-        places = (self._place(at, first, k) for k in range(count) for at in range(len(self.types)))
-        return [self.f.load(type_, place, type_.size) for place, type_ in zip(places, self.types * count, strict=True)]
+        addresses = (self._address(at, first, k) for k in range(count) for at in range(len(self.types)))
+        return [
+            self.f.load(type_, address, type_.size)
+            for address, type_ in zip(addresses, self.types * count, strict=True)
+        ]
 
     def store(self, first: LlvmValue, values: Sequence[LlvmValue]) -> None:
         """Write what :meth:`load` gives."""
         for number, value in enumerate(values):
             k, at = divmod(number, len(self.types))
-            self.f.store(value, self._place(at, first, k), value.type.size)
+            self.f.store(value, self._address(at, first, k), value.type.size)
 
     def folded(
         self, both: Callable[[Sequence[LlvmValue], Sequence[LlvmValue]], list[LlvmValue]], most: int
@@ -43,7 +46,7 @@ class PartialResults:
                 self.store(loop.index, both(self.load(loop.index, 1), self.load(other, 1)))
         return self.load(self.f.index(0), self.count)
 
-    def _place(self, at: int, first: LlvmValue, k: int) -> LlvmValue:
+    def _address(self, at: int, first: LlvmValue, k: int) -> LlvmValue:
         type_ = self.types[at]
         offset = self.f.op("mul", self.f.op("add", first, k) if k else first, type_.width)
         return self.f.shift(self.memory[at], offset, type_.scalar)

@@ -61,9 +61,9 @@ class Reducing(LlvmExpressions):
         self.reduce_together(list(reductions(list(reached(body)))))
         super().hoist(body)
 
-    def reduce_together(self, found: Sequence[Reduce]) -> None:
+    def reduce_together(self, reductions_here: Sequence[Reduce]) -> None:
         """Compute those reductions that can be computed here, equal boxes in one pass, and remember them."""
-        ready = [reduction for reduction in dict.fromkeys(found) if self._ready(reduction)]
+        ready = [reduction for reduction in dict.fromkeys(reductions_here) if self._ready(reduction)]
         inner = {reduction: self._inner(reduction) for reduction in ready}
         groups: dict[tuple[ReductionOrder, tuple[int, ...]], list[Reduce]] = {}
         for reduction in ready:
@@ -135,12 +135,12 @@ class _Job:
     @property
     def last(self) -> Index:
         """The index that partial results divide."""
-        return self.indices[self.order.places[-1]]
+        return self.indices[self.order.axes[-1]]
 
     @property
     def outer(self) -> list[Index]:
         """The loops around it."""
-        return [self.indices[place] for place in self.order.places[:-1]]
+        return [self.indices[axis] for axis in self.order.axes[:-1]]
 
     @property
     def statements(self) -> list[Statement]:

@@ -33,28 +33,28 @@ class StatementWriter:
     def _store(self, buffer: Buffer, index: Sequence[Expr], value: Expr) -> None:
         if buffer.type.size == 0:
             return
-        form = address(index, buffer.strides)
+        offset = address(index, buffer.strides)
         lane = self.e.context.index
         if lane is None:
-            offset = self.e.scalar_sum(form)
+            first = self.e.scalar_sum(offset)
             element = self.e.emit(value)
-            scalar.store(self.f, element, self.e.pointer(buffer, offset), buffer.dtype.name, self.target)
+            scalar.store(self.f, element, self.e.pointer(buffer, first), buffer.dtype.name, self.target)
             return
         lanes = self.e.full(value)
-        if self.e.step(form) == 1:
-            pointer = self._contiguous(buffer, form, lane)
+        if self.e.step(offset) == 1:
+            pointer = self._contiguous(buffer, offset, lane)
             scalar.store(self.f, lanes, pointer, buffer.dtype.name, self.target, self.e.context.mask)
         else:
-            self._scatter(buffer, form, lanes)
+            self._scatter(buffer, offset, lanes)
 
-    def _contiguous(self, buffer: Buffer, form: Affine, lane: Index) -> LlvmValue:
-        return self.e.pointer(buffer, self.e.sum(self.e.scalar_sum(form, lane), self.e.start()))
+    def _contiguous(self, buffer: Buffer, offset: Affine, lane: Index) -> LlvmValue:
+        return self.e.pointer(buffer, self.e.sum(self.e.scalar_sum(offset, lane), self.e.start()))
 
-    def _scatter(self, buffer: Buffer, form: Affine, lanes: LlvmValue) -> None:
+    def _scatter(self, buffer: Buffer, offset: Affine, lanes: LlvmValue) -> None:
         """One store per lane that exists."""
         mask = self.e.context.mask
         count = lanes.width if mask is None else mask.text.count("true")
-        for lane, pointer in enumerate(self.e.lane_pointers(buffer, form, count)):
+        for lane, pointer in enumerate(self.e.lane_pointers(buffer, offset, count)):
             scalar.store(self.f, self.f.extract(lanes, lane), pointer, buffer.dtype.name, self.target)
 
     def _accumulate(self, statement: Accumulate) -> None:
@@ -74,12 +74,12 @@ class StatementWriter:
 
     def _combine(self, statement: Accumulate, value: LlvmValue) -> None:
         buffer, dtype = statement.buffer, statement.buffer.dtype.name
-        form, lane = address(statement.index, buffer.strides), self.e.context.index
+        offset, lane = address(statement.index, buffer.strides), self.e.context.index
         width, mask = self.e.context.width, self.e.context.mask
         if lane is None:
-            pointer = self.e.pointer(buffer, self.e.scalar_sum(form))
+            pointer = self.e.pointer(buffer, self.e.scalar_sum(offset))
         else:
-            pointer = self._contiguous(buffer, form, lane)
+            pointer = self._contiguous(buffer, offset, lane)
         old = scalar.load(self.f, pointer, dtype, width, self.target, mask)
         new = scalar.apply(self.f, statement.op, [old, value], dtype, self.target)
         scalar.store(self.f, new, pointer, dtype, self.target, mask)

@@ -84,7 +84,7 @@ class Nests(StatementWriter):
             self.e.bind(index, value)
         self.tiles: dict[TransposeTile, str] = {}
         self.cut = NOTHING
-        self.tasks = TaskRange.given(f)
+        self.tasks = TaskRange.from_parameters(f)
 
     def write_tasks(self, body: Sequence[Statement]) -> Work:
         """All statements of a kernel, of whose tasks the range that the function is given is run."""
@@ -397,11 +397,11 @@ class Nests(StatementWriter):
         plain = all(isinstance(statement, Let) for statement in lets) and not any(True for _ in reductions(loop.body))
         if not plain or not isinstance(store, Store):
             return None
-        form, dtype = address(store.index, store.buffer.strides), store.buffer.dtype.name
-        step = slope(form, lane, self.e.free)
+        offset, dtype = address(store.index, store.buffer.strides), store.buffer.dtype.name
+        step = slope(offset, lane, self.e.free)
         if step not in PLANES or MEMORY[dtype] != REGISTER[dtype]:
             return None
-        return next((i for i in loop.indices if i.extent == step and slope(form, i, self.e.free) == 1), None)
+        return next((i for i in loop.indices if i.extent == step and slope(offset, i, self.e.free) == 1), None)
 
     def _interleaved(self, lane: Index, planes: Index, body: Sequence[Statement], width: int) -> None:
         """Vectors of all planes shuffled into one that is stored at once; the rest plane by plane."""
@@ -419,7 +419,7 @@ class Nests(StatementWriter):
     def _store_interleaved(self, lane: Index, planes: Index, body: Sequence[Statement]) -> None:
         *lets, store = body
         assert isinstance(store, Store)
-        form, vectors = address(store.index, store.buffer.strides), list[LlvmValue]()
+        offset, vectors = address(store.index, store.buffer.strides), list[LlvmValue]()
         first: LlvmValue | None = None
         for plane in range(planes.extent):
             with self.e.scopes.inner():
@@ -428,10 +428,10 @@ class Nests(StatementWriter):
                     self.statement(statement)
                 vectors.append(self.e.full(store.value))
                 if first is None:  # it may be in terms of names of the body
-                    first = self.e.scalar_sum(form, lane, planes)
+                    first = self.e.scalar_sum(offset, lane, planes)
         assert first is not None
-        offset = self.e.sum(first, self.e.times(self.e.start(), len(vectors)))
-        pointer = self.e.pointer(store.buffer, offset)
+        start = self.e.sum(first, self.e.times(self.e.start(), len(vectors)))
+        pointer = self.e.pointer(store.buffer, start)
         scalar.store(self.f, self.f.interleaved(vectors), pointer, store.buffer.dtype.name, self.target)
 
 

@@ -49,13 +49,13 @@ def _of_sums(body: Sequence[Statement], lane: Index | None, free: Free) -> Itera
     for reduction in reductions(body):
         order = reduction_order(reduction, lane, free)
         yield order, tuple(index.extent for index in reduction.indices), lane is None or lane not in free.of(reduction)
-        yield from _of_sums([_value(reduction)], _last(reduction, lane, order.lanes, order.places), free)
+        yield from _of_sums([_value(reduction)], _last(reduction, lane, order.lanes, order.axes), free)
 
 
 def _value(reduction: Reduce) -> Statement:
     return Let(Ref(reduction.body.dtype), reduction.body)
 
 
-def _last(reduction: Reduce, lane: Index | None, lanes: bool, places: Sequence[int]) -> Index | None:
+def _last(reduction: Reduce, lane: Index | None, lanes: bool, axes: Sequence[int]) -> Index | None:
     """What runs along the lanes inside of a reduction."""
-    return reduction.indices[places[-1]] if lanes and places else lane
+    return reduction.indices[axes[-1]] if lanes and axes else lane

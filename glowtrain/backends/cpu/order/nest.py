@@ -61,11 +61,11 @@ def partials_in_lanes(extents: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class ReductionOrder:
-    """``places``: the numbers of a reduction's indices with several elements, outermost first. ``partials``: element i
+    """``axes``: the numbers of a reduction's indices with several elements, outermost first. ``partials``: element i
     along the last of them goes into that one of so many; ``lanes``: which may lie in the lanes of a vector.
     """
 
-    places: tuple[int, ...]
+    axes: tuple[int, ...]
     partials: int
     lanes: bool = False
 

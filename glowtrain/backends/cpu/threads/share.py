@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from glowtrain.backends.cpu.events.log import FIRST_THREAD
-from glowtrain.backends.cpu.events.text import noting, ticks
+from glowtrain.backends.cpu.events.text import append_event, ticks
 from glowtrain.backends.cpu.tasks import PARAMS, Arguments, Invocation, Work
 from glowtrain.backends.llvm.text import CALLER, INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import NULL, POINTER, LlvmType, pointer
@@ -89,17 +89,20 @@ class Shared:
         shape = len(arguments.pointers), len(arguments.indices)
         self.used[shape] = f.index_type
         wake = f.index(int(work.total >= WAKE))
-        given = f"ptr @{call.function}, {arguments.over(f, work.tasks, each)}, ptr {arguments.pool}, {wake.typed}"
-        noted = "".join(f", {value.typed}" for value in arguments.noted)
-        f.line(f"call void @{_named('shared', *shape)}({given}{noted})")
+        leading = f"ptr @{call.function}, {arguments.over(f, work.tasks, each)}, ptr {arguments.pool}, {wake.typed}"
+        log = "".join(f", {value.typed}" for value in arguments.log)
+        f.line(f"call void @{_named('shared', *shape)}({leading}{log})")
         return -(-work.tasks // each)
 
     def functions(self, workspace: int) -> list[str]:
-        noted = [] if self.target is None else [("ptr", "log"), (INDEX, "call")]
+        log_parameters = [] if self.target is None else [("ptr", "log"), (INDEX, "call")]
         return [
             text
             for shape, index_type in self.used.items()
-            for text in (_body(*shape, noted, index_type, workspace, self.target), _shared(*shape, noted, index_type))
+            for text in (
+                _body(*shape, log_parameters, index_type, workspace, self.target),
+                _shared(*shape, log_parameters, index_type),
+            )
         ]
 
 
@@ -114,28 +117,28 @@ def _parameters(pointers: int, indices: int) -> list[tuple[str, str]]:
     return [*(("ptr", name) for name in names), *((INDEX, f"t{at}") for at in range(indices))]
 
 
-def _shared(pointers: int, indices: int, noted: list[tuple[str, str]], index_type: LlvmType) -> str:
+def _shared(pointers: int, indices: int, log_parameters: list[tuple[str, str]], index_type: LlvmType) -> str:
     """What the step calls: a kernel and its arguments in a context, and the pool's run; without a pool, the kernel."""
-    own = _parameters(pointers, indices)
-    told = (INDEX, "tasks"), (INDEX, "each"), ("ptr", "pool"), (INDEX, "wake")
+    kernel_parameters = _parameters(pointers, indices)
+    call_parameters = (INDEX, "tasks"), (INDEX, "each"), ("ptr", "pool"), (INDEX, "wake")
     f = LlvmFunction(
         _named("shared", pointers, indices),
-        [("ptr", "kernel"), *own, *told, *noted],
+        [("ptr", "kernel"), *kernel_parameters, *call_parameters, *log_parameters],
         linkage="internal",
         index_type=index_type,
         attributes=CALLER,
     )
-    arguments = ", ".join(f.parameter(*each).typed for each in own)
+    arguments = ", ".join(f.parameter(*each).typed for each in kernel_parameters)
     tasks, each, wake = (f.index(name).typed for name in ("%tasks", "%each", "%wake"))
-    alone, together = f.label("alone"), f.label("together")
-    f.branch_if(f.compare("eq", pointer("%pool"), NULL), alone, together)
-    f.start(alone)
+    serial, pooled = f.label("alone"), f.label("together")
+    f.branch_if(f.compare("eq", pointer("%pool"), NULL), serial, pooled)
+    f.start(serial)
     f.line(f"call void %kernel({arguments}, {f.index(0).typed}, {tasks})")
     f.line("ret void")
-    f.start(together)
-    held, size = [("ptr", "kernel"), *own, *noted], index_type.size
-    context = f.buffer(len(held), index_type)
-    for at, one in enumerate(held):
+    f.start(pooled)
+    context_values, size = [("ptr", "kernel"), *kernel_parameters, *log_parameters], index_type.size
+    context = f.buffer(len(context_values), index_type)
+    for at, one in enumerate(context_values):
         f.store(f.parameter(*one), f.address(context, at, size), size)
     run, body = f.load(POINTER, pointer("%pool"), size), _named("body", pointers, indices)
     f.line(f"call void {run}(ptr %pool, ptr @{body}, ptr {context}, {tasks}, {each}, {wake})")
@@ -145,7 +148,7 @@ def _shared(pointers: int, indices: int, noted: list[tuple[str, str]], index_typ
 def _body(
     pointers: int,
     indices: int,
-    noted: list[tuple[str, str]],
+    log_parameters: list[tuple[str, str]],
     index_type: LlvmType,
     workspace: int,
     target: Target | None,
@@ -158,15 +161,17 @@ def _body(
         index_type=index_type,
         attributes=CALLER,
     )
-    own, size = _parameters(pointers, indices), index_type.size
-    types = [f.parameter(*each).type for each in (("ptr", "kernel"), *own, *noted)]
-    held = [f.load(type_, f.address(pointer("%context"), at, size), size) for at, type_ in enumerate(types)]
-    kernel, *values = held
+    kernel_parameters, size = _parameters(pointers, indices), index_type.size
+    types = [f.parameter(*each).type for each in (("ptr", "kernel"), *kernel_parameters, *log_parameters)]
+    context_values = [f.load(type_, f.address(pointer("%context"), at, size), size) for at, type_ in enumerate(types)]
+    kernel, *values = context_values
     values[pointers] = f.address(values[pointers], f.op("mul", f.index("%thread"), workspace), 1)
-    values, log = values[: len(own)], values[len(own) :]
+    values, log = values[: len(kernel_parameters)], values[len(kernel_parameters) :]
     arguments = ", ".join(value.typed for value in (*values, *(f.parameter(*each) for each in PARAMS)))
     began = None if target is None else ticks(f, target)
     f.line(f"call void {kernel}({arguments})")
     if began is not None:
-        noting(f, log, f.op("add", f.index("%thread"), FIRST_THREAD), began, *(f.parameter(*each) for each in PARAMS))
+        append_event(
+            f, log, f.op("add", f.index("%thread"), FIRST_THREAD), began, *(f.parameter(*each) for each in PARAMS)
+        )
     return f.finish()
