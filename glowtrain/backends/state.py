@@ -108,8 +108,8 @@ class ReadWriteLock:
                 self._changed.notify_all()
 
 
-class VariableForm(Protocol):
-    """A form of a variable beside the order of its axes: what code reads instead of the variable itself."""
+class VariableEncoding(Protocol):
+    """An encoding of a variable beside the order of its axes: what code reads instead of the variable itself."""
 
     def apply(self, flat: Array) -> Array:
         """The bytes, from the elements in the order of memory."""
@@ -132,9 +132,9 @@ class State:
         self._storage = aligned_together(variables)
         self._layouts = {name: tuple(range(array.ndim)) for name, array in self._storage.items()}
         self._borrowed: set[str] = set()
-        self._packed: WeakValueDictionary[tuple[str, tuple[int, ...], VariableForm], Array] = WeakValueDictionary()
-        """Copies of variables in another form, as long as somebody has them."""
-        self._stale: set[tuple[str, tuple[int, ...], VariableForm]] = set()
+        self._packed: WeakValueDictionary[tuple[str, tuple[int, ...], VariableEncoding], Array] = WeakValueDictionary()
+        """Copies of variables in another encoding, as long as somebody has them."""
+        self._stale: set[tuple[str, tuple[int, ...], VariableEncoding]] = set()
         """Those of them that are of values before."""
         self._packing = ReadWriteLock()
 
@@ -178,15 +178,15 @@ class State:
             self._stale |= stale
             self.moves += 1
 
-    def packed(self, name: str, layout: tuple[int, ...], form: VariableForm) -> Array:
-        """A copy of a variable, its axes in the order of ``layout``, in another form: the same for all who ask, while
-        one of them has it. It holds the values of the last time that :attr:`moves` changed."""
-        key = name, layout, form
+    def packed(self, name: str, layout: tuple[int, ...], encoding: VariableEncoding) -> Array:
+        """A copy of a variable, its axes in the order of ``layout``, in another encoding: the same for all who ask,
+        while one of them has it. It holds the values of the last time that :attr:`moves` changed."""
+        key = name, layout, encoding
         with self._packing.writing():
             copy = self._packed.get(key)
             if copy is None or key in self._stale:
                 logical = _logical(self._storage[name], self._layouts[name])
-                made = form.apply(np.ascontiguousarray(np.transpose(logical, layout)).reshape(-1))
+                made = encoding.apply(np.ascontiguousarray(np.transpose(logical, layout)).reshape(-1))
                 copy = zeros(made.shape, made.dtype) if copy is None else copy
                 copy[...] = made
                 self._packed[key] = copy

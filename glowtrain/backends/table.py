@@ -22,7 +22,7 @@ ARENA, WORKSPACES, POOL, FIRST_SLOT = range(4)
 @dataclass(frozen=True)
 class Slot:
     """A tensor outside of the arena: an input, output or variable by name, or a constant by its number; or a copy of
-    the variable of this name, whose axes lie as ``layout`` says, in the form of ``packing``."""
+    the variable of this name, whose axes lie as ``layout`` says, in the encoding of ``packing``."""
 
     kind: Literal["input", "output", "variable", "constant", "packed", "unused"]
     name: str

@@ -111,7 +111,7 @@ def _cache_key(graph: Graph, backend: Backend, options: Options) -> str | None:
     """
     if backend.cache is None:
         return None
-    return key_of(graph, backend.fingerprint, options, [type(backend)], elsewhere=not backend.cache.own)
+    return key_of(graph, backend.fingerprint, options, [type(backend)], foreign=not backend.cache.private)
 
 
 def _cached(graph: Graph, backend: Backend, cache: Cache, key: str) -> Executable | None:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's folder, elsewhere."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cache = Cache(location.user_folder(), own=True)
+    cache = Cache(location.user_folder(), private=True)
     monkeypatch.setattr(location, "user_cache", lambda: cache)
     return tmp_path / "glowtrain"
 

@@ -50,9 +50,9 @@ def run(graph: Graph, cache: Any) -> list[float]:
     return [float(value) for value in found["y"]]
 
 
-def own(folder: Path) -> Cache:
+def private(folder: Path) -> Cache:
     """A cache as the user's."""
-    return Cache(folder, own=True)
+    return Cache(folder, private=True)
 
 
 def files(folder: Path) -> list[Path]:
@@ -73,7 +73,7 @@ def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's folder, elsewhere."""
     folder = tmp_path / "caches" / "glowtrain"
     monkeypatch.setattr(location, "user_cache", lambda: cache)
-    cache = own(folder)
+    cache = private(folder)
     return folder
 
 
@@ -120,11 +120,11 @@ def test_the_users_folder_is_the_one_for_caches(tmp_path: Path, monkeypatch: pyt
 
 
 def test_without_a_home_nothing_is_kept() -> None:
-    assert "there is no home directory: HOME is not set" in warned(own(Path("~/.cache/glowtrain")))
+    assert "there is no home directory: HOME is not set" in warned(private(Path("~/.cache/glowtrain")))
 
 
 def test_a_folder_is_made_for_its_owner_alone_and_tagged(tmp_path: Path) -> None:
-    run(relu(), own(tmp_path / "a" / "b"))
+    run(relu(), private(tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "a" / "b" / TAG).read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55")
 
@@ -135,7 +135,7 @@ def test_a_folder_is_made_for_its_owner_alone_and_tagged(tmp_path: Path) -> None
 def test_a_file_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert f"cannot be kept in {tmp_path / 'file'}: File exists; it is compiled in each process" in warned(
-        own(tmp_path / "file")
+        private(tmp_path / "file")
     )
     with pytest.raises(InputError, match=r"compiled code cannot be kept in .*file: File exists"):
         run(relu(), tmp_path / "file")
@@ -148,7 +148,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(Cache, "_write", refuse)
-    assert "Permission denied" in warned(own(tmp_path))
+    assert "Permission denied" in warned(private(tmp_path))
     with pytest.raises(InputError, match="Permission denied"):
         run(relu(), tmp_path)
 
@@ -158,7 +158,7 @@ def test_a_full_disk_is_said_once_and_leaves_nothing_behind(tmp_path: Path, monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
 
     monkeypatch.setattr(Path, "replace", full)
-    for cache in (own(tmp_path / "own"), Cache(tmp_path / "asked")):
+    for cache in (private(tmp_path / "own"), Cache(tmp_path / "asked")):
         assert "No space left on device" in warned(cache)
         assert [path.name for path in cache.folder.iterdir()] == [TAG]
 
@@ -179,13 +179,13 @@ def test_a_folder_that_everyone_can_write_to_is_refused(tmp_path: Path, mode: in
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
 def test_to_the_users_folder_nobody_else_may_write(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
-    assert "other users can write to it" in warned(own(tmp_path))
+    assert "other users can write to it" in warned(private(tmp_path))
     assert not files(tmp_path)
 
 
 def test_a_folder_of_another_user_is_not_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    assert "the folder belongs to another user" in warned(own(tmp_path))
+    assert "the folder belongs to another user" in warned(private(tmp_path))
 
 
 # --- files that cannot be used ---------------------------------------------------------------------------------------

@@ -23,14 +23,14 @@ _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 class Cache:
     """A folder of artifacts by key. It may be deleted at any time.
 
-    ``own``: the user's own folder, which nobody asked for: where it cannot be used, a :class:`CacheWarning` says so
+    ``private``: the user's own folder, which nobody asked for: where it cannot be used, a :class:`CacheWarning` says so
     once, and code is compiled without. With another one that is an :class:`InputError`; only a full disk is a warning.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, limit: int = LIMIT, own: bool = False) -> None:
-        self.folder = Path(folder) if own else Path(folder).expanduser().absolute()
+    def __init__(self, folder: str | os.PathLike[str], *, limit: int = LIMIT, private: bool = False) -> None:
+        self.folder = Path(folder) if private else Path(folder).expanduser().absolute()
         self.limit = limit
-        self.own = own
+        self.private = private
         self._usable: bool | None = None
         self._said = False
 
@@ -78,7 +78,7 @@ class Cache:
     def _prepared(self) -> bool:
         """Whether the folder can be used, found out at the first use."""
         if self._usable is None:
-            problem = prepare(self.folder, own=self.own)
+            problem = prepare(self.folder, private=self.private)
             self._usable = problem is None
             if problem is not None:
                 self._fail(problem)
@@ -86,7 +86,7 @@ class Cache:
 
     def _fail(self, problem: str, *, grave: bool = True) -> None:
         message = f"compiled code cannot be kept in {self.folder}: {problem}"
-        if grave and not self.own:
+        if grave and not self.private:
             self._usable = None
             raise InputError(message)
         if not self._said:

@@ -32,19 +32,19 @@ _SOURCES = ".py", ".ll"
 
 
 def key_of(
-    graph: Graph, fingerprint: str, options: Options, makers: Iterable[type] = (), *, elsewhere: bool = True
+    graph: Graph, fingerprint: str, options: Options, makers: Iterable[type] = (), *, foreign: bool = True
 ) -> str | None:
     """The content hash of what decides about an artifact: the graph with its constants, the backend's fingerprint, the
-    options, the compiler's own sources, and those of operators and ``makers`` (the backend's class) from elsewhere.
+    options, the compiler's own sources, and those of operators and ``makers`` (the backend's class) of other packages.
 
     Initial values of variables do not count. None where something has no source that could be read, or is from
-    elsewhere although nothing may be (``elsewhere``).
+    another package although nothing may be (``foreign``).
     """
-    foreign = _foreign_modules(graph, makers)
-    if foreign and not elsewhere:
+    foreign_modules = _foreign_modules(graph, makers)
+    if foreign_modules and not foreign:
         return None
     parts = [fingerprint, options.key, tools(), sources(), graph.key]
-    for module in sorted(foreign):
+    for module in sorted(foreign_modules):
         found = _source(module)
         if found is None:
             return None

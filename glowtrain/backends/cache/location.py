@@ -22,7 +22,7 @@ def user_folder() -> Path:
 @functools.cache
 def user_cache() -> Cache:
     """The cache in the user's folder."""
-    return Cache(user_folder(), own=True)
+    return Cache(user_folder(), private=True)
 
 
 def chosen(cache: CacheChoice) -> Cache | None:

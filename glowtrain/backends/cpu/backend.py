@@ -98,7 +98,7 @@ class Cpu(Backend):
     @property
     def _choice(self) -> CacheChoice:
         """What the cache was made of: the user's folder is then that of whoever reads it."""
-        return self.cache if self.cache is None else self.cache.own or self.cache.folder
+        return self.cache if self.cache is None else self.cache.private or self.cache.folder
 
     @property
     def fingerprint(self) -> str:

@@ -72,7 +72,7 @@ class NativeInstance(Instance):
         self._outputs: dict[str, int] = {}
         self._variables: list[tuple[str, tuple[int, ...], int]] = []
         self._copies: dict[int, Array] = {}
-        """The copies of variables in another form that the table points to, by slot."""
+        """The copies of variables in another encoding that the table points to, by slot."""
         self._packed = [x for x in enumerate(artifact.slots, FIRST_SLOT) if x[1].kind == "packed"]
         self._place_slots(artifact)
         types = {slot.name: slot.type for slot in artifact.slots if slot.kind == "input"}

@@ -35,7 +35,7 @@ _NOWHERE = Affine(0)
 class Argument:
     """A pointer parameter: a buffer, and an offset in elements that depends on enclosing repeats.
 
-    ``packing``: the form in which a constant is wanted instead of its own.
+    ``packing``: the encoding in which a constant is wanted instead of its own.
     """
 
     buffer: Buffer

@@ -63,7 +63,7 @@ class Code:
     counted: tuple[CountedCall, ...] = ()
     """What ``calls`` note their times as, if they do."""
     panels: Mapping[Buffer, tuple[Buffer, Packing]] = field(default_factory=dict)
-    """Those of ``externals`` that are variables in another form: the variable, and the form."""
+    """Those of ``externals`` that are variables in another encoding: the variable, and the encoding."""
 
     def __str__(self) -> str:
         return module_text(self.text, self.target)
@@ -303,7 +303,7 @@ def _lasting(plan: Plan) -> frozenset[Buffer]:
 
 
 def packed(buffer: Buffer, packing: Packing) -> Buffer:
-    """A constant in another form, as bytes; or a variable, of whose elements nothing is known."""
+    """A constant in another encoding, as bytes; or a variable, of whose elements nothing is known."""
     if buffer.known is None:
         return Buffer(f"{buffer.name}.packed", TensorType(u8, (packing.nbytes,)), "variable")
     memory = np.ascontiguousarray(np.transpose(buffer.known, buffer.layout)).reshape(-1)

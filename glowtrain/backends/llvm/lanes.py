@@ -81,7 +81,7 @@ class Lanes:
     def select(self, condition: LlvmValue, a: Number, b: Number) -> LlvmValue:
         return self.f.select(condition, a, b)
 
-    def kept(self, value: LlvmValue, count: int) -> LlvmValue:
+    def first_lanes(self, value: LlvmValue, count: int) -> LlvmValue:
         """``value`` with 0 in the lanes from ``count`` on."""
         return self.f.select(self.mask(count), value, self.zero)
 

@@ -67,7 +67,7 @@ def cache_in(folder: Path | None) -> Cache:
     """The cache in a folder, or the user's. Raises :class:`InputError` for what is no folder."""
     if folder is not None and not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    return Cache(user_folder() if folder is None else folder, own=folder is None)
+    return Cache(user_folder() if folder is None else folder, private=folder is None)
 
 
 cache = typer.Typer(name="cache", cls=Group, help=paragraphs(show), invoke_without_command=True, callback=show)

@@ -168,7 +168,7 @@ class ContractionBody:
             value = narrow.load(address, view.lane, exists, guard)
             value = factors(self.lanes, value, view.dtype)
             partial = dots and view.lane == 0 and count < self.lanes.width
-            loaded[key] = self.lanes.kept(value, count) if partial else value
+            loaded[key] = self.lanes.first_lanes(value, count) if partial else value
         return loaded[key]
 
     def _words(

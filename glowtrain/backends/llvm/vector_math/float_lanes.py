@@ -292,8 +292,8 @@ class FloatLanes(Lanes):
         """2**(biased - bias) for a biased exponent in the normal range, whatever the bits above it and the sign are."""
         return self.from_bits(self.shift_left(biased, self.format.mantissa))
 
-    def scale(self, x: LlvmValue, twice_biased: LlvmValue) -> LlvmValue:
+    def scale(self, x: LlvmValue, doubly_biased: LlvmValue) -> LlvmValue:
         """x * 2**(twice_biased - 2*bias) in two steps, exact also where only the result is denormal or overflows."""
-        half = self.shift_right(twice_biased, 1)
-        other = self.sub(twice_biased, half)
+        half = self.shift_right(doubly_biased, 1)
+        other = self.sub(doubly_biased, half)
         return self.mul(self.mul(x, self.power_of_two(half)), self.power_of_two(other))
