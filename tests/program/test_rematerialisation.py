@@ -205,7 +205,7 @@ def test_what_two_kernels_make_is_made_again_by_two() -> None:
 def test_what_somebody_reads_between_its_parts_is_kept() -> None:
     between = "kernel look:\n  for i<32: c[i] = a[i]\nkernel second:"
     timeline = Timeline(parse(PARTS.replace("kernel second:", between)).instructions)
-    assert [timeline.remade(buffer) for buffer in timeline.writers if buffer.name in "ab"] == [False, True]
+    assert [timeline.recomputable(buffer) for buffer in timeline.writers if buffer.name in "ab"] == [False, True]
 
 
 def test_what_only_copies_were_kept_for_is_not_stored() -> None:

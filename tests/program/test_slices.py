@@ -24,8 +24,8 @@ from glowtrain.program.memory.plan import plan
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.parse import parse
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
+from glowtrain.program.passes.rematerialisation.duplicate import duplications
 from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
-from glowtrain.program.passes.rematerialisation.twice import made_twice
 from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.passes.slices import slicing
 from glowtrain.program.passes.slices.slicing import Grain, Slicing, slices_in
@@ -479,7 +479,7 @@ LOGITS = 64 * 960 * 4
 def test_what_is_read_along_two_axes_is_made_twice() -> None:
     """Rows for the gradient of the layer's input, columns for that of its weights: nowhere is all of it."""
     program = parse(LOSS)
-    twice = next(made_twice(program, LOGITS, LIMITS))
+    twice = next(duplications(program, LOGITS, LIMITS))
     verify(twice)
     cut = sliced(twice, least=LOGITS // 64)
     verify(cut)
@@ -489,14 +489,14 @@ def test_what_is_read_along_two_axes_is_made_twice() -> None:
 
 
 def test_elements_are_made_again_of_scalars_of_their_rows() -> None:
-    twice = next(made_twice(parse(LOSS), LOGITS, LIMITS))
+    twice = next(duplications(parse(LOSS), LOGITS, LIMITS))
     (again,) = (kernel for kernel in twice.kernels if kernel.name == "logsoftmax.again")
     assert {b.name for b in again.reads} == {"logits.again", "peak.scalar", "log_sum.scalar"}
     assert not again.survey.reductions
 
 
 def test_nothing_is_made_twice_where_all_readers_have_an_axis_in_common() -> None:
-    assert not list(made_twice(parse(ATTENTION), 1, LIMITS))
+    assert not list(duplications(parse(ATTENTION), 1, LIMITS))
 
 
 def test_a_limit_that_needs_a_loss_in_slices_is_kept() -> None:

@@ -1,2 +1,2 @@
-"""Results that would be kept for long are dropped and computed again shortly before they are read, and instructions
-move to where less is alive."""
+"""Rematerialisation: drop results and recompute them shortly before they are read, and move instructions to where less
+memory is live."""

@@ -1,4 +1,4 @@
-"""Instructions with copies of those that make again what is dropped."""
+"""Insert copies of the kernels that recompute dropped buffers."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def _made_again(hole: Hole, present: dict[Buffer, Buffer], names: Names) -> list
     """The copies that fill a buffer again, which is another one from here on."""
     buffers = (hole.buffer, *hole.recomputation.scratch)
     fresh = {buffer: replace(buffer, name=names.fresh(buffer.name + SUFFIX)) for buffer in buffers}
-    made = hole.recomputation.copy({**present, **fresh})
+    kernels = hole.recomputation.copy({**present, **fresh})
     present[hole.buffer] = fresh[hole.buffer]
-    return made
+    return kernels

@@ -1,4 +1,5 @@
-"""Where buffers are not kept, and what becomes of the bytes alive for it. Positions are those of instructions."""
+"""Holes in the lives of buffers: where they are dropped, and what that does to the live bytes. Positions are those of
+instructions."""
 
 from __future__ import annotations
 

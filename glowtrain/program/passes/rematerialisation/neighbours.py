@@ -1,4 +1,5 @@
-"""What makes a buffer again in one kernel with what runs next: of what only that reads nothing is stored any more.
+"""Fuse a kernel that recomputes a buffer with the kernel that runs next, so that what only that one reads is not
+stored.
 
 Loop fusion ran before there were copies, and would move them to where they were kept from. Here kernels stay where
 they are: only neighbours are fused, and only where no more is alive for it than anywhere else.

@@ -1,4 +1,4 @@
-"""How the contents of a buffer are made once more, later than they were: a kernel of nothing but what leads to them."""
+"""Kernels that recompute a buffer later: of an earlier kernel, nothing but the statements that lead to its contents."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Recomputation:
         """That of the first of the kernels."""
         return self.kernels[0].name
 
-    def copy(self, taken: dict[Buffer, Buffer]) -> list[Kernel]:
-        """The kernels that read and write the buffers that ``taken`` gives for their own."""
-        return [_copy(kernel).with_buffers(taken) for kernel in self.kernels]
+    def copy(self, buffers: dict[Buffer, Buffer]) -> list[Kernel]:
+        """The kernels that read and write the buffers that ``buffers`` gives for their own."""
+        return [_copy(kernel).with_buffers(buffers) for kernel in self.kernels]
 
 
 def _copy(kernel: Kernel) -> Kernel:
@@ -75,7 +75,7 @@ def stored_scalars(kernel: Kernel) -> dict[Buffer, tuple[Ref, Load]]:
     return found
 
 
-def making(kernel: Kernel, buffer: Buffer, loaded: dict[Buffer, tuple[Ref, Load]]) -> Kernel:
+def recomputation_kernel(kernel: Kernel, buffer: Buffer, loaded: dict[Buffer, tuple[Ref, Load]]) -> Kernel:
     """What of a kernel leads to one of its results: itself, where all does. The scalars ``loaded`` are read where they
     were stored."""
     body = kernel.body

@@ -1,4 +1,5 @@
-"""Rematerialisation: results that would be kept for long are dropped and computed again shortly before they are read.
+"""The rematerialisation pass: drop results that would be live for long, and recompute them shortly before they are
+read.
 
 At the moment when most is alive, the buffer is dropped that frees most bytes for the time that making it again takes,
 until the budget is met, or no more time may be spent. What is made again are whole buffers, by the statements that led
@@ -25,12 +26,12 @@ from glowtrain.program.memory.plan import plan, smallest
 from glowtrain.program.passes.bodies import bodies, with_bodies
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits, Sums
 from glowtrain.program.passes.rematerialisation.copies import with_copies
+from glowtrain.program.passes.rematerialisation.duplicate import duplications
 from glowtrain.program.passes.rematerialisation.holes import Drop, Gap, Hole, Holes
 from glowtrain.program.passes.rematerialisation.neighbours import fuse_neighbours
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
 from glowtrain.program.passes.rematerialisation.reorder import Reordering
 from glowtrain.program.passes.rematerialisation.timeline import Timeline
-from glowtrain.program.passes.rematerialisation.twice import made_twice
 from glowtrain.program.passes.reuse import live_in_place, reused
 from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.passes.slices.slicing import CHEAP, Grain, Slicing
@@ -46,7 +47,7 @@ SMALLEST_SLICED = 64
 """The peak over the bytes of the smallest buffer that is cut in slices."""
 LARGE_PART, MOST_TRIED = 16, 2
 """The peak over the bytes of the smallest buffer that is made twice, and how many are tried."""
-TWICE_PART = 0.6
+DUPLICATE_SHARE = 0.6
 """The part of the time allowed that may go into that."""
 PROMISING = 0.9
 """The part of the peak that is alive at least where groups can be cut, so that slices are tried."""
@@ -105,7 +106,7 @@ class Rematerialize:
         found = [plain._spending(program, budget) for budget in dict.fromkeys((UNSAID, self.budget))]
         found += self._cut(program, found[-1][0])
         if math.isinf(self.budget.slower):
-            begin = self._made_twice(program, math.inf)
+            begin = self._duplicated(program, math.inf)
             found += [how._dropped(begin, math.inf) for how in self._finely()]
         return found[self.smallest([result for result, _ in found])]
 
@@ -114,7 +115,7 @@ class Rematerialize:
         if self._sums is None:
             return []
         allowed = self.budget.slower * total(program.instructions, self.rates)
-        begin = program if self.budget.modest else self._made_twice(program, TWICE_PART * allowed)
+        begin = program if self.budget.modest else self._duplicated(program, DUPLICATE_SHARE * allowed)
         if begin is program and not self._promise(plain):
             return []
         longer = total(begin.instructions, self.rates) - total(program.instructions, self.rates)
@@ -135,7 +136,7 @@ class Rematerialize:
         spans = (live[cut.group.first : cut.group.last + 1] for cut in cuts)
         return any(max(span) >= PROMISING * peak for span in spans)
 
-    def _made_twice(self, program: Program, allowed: float) -> Program:
+    def _duplicated(self, program: Program, allowed: float) -> Program:
         """The program with the largest buffer at the peak made twice, if that lowers the peak in no more time."""
         if self._sums is None:
             return program
@@ -147,7 +148,7 @@ class Rematerialize:
             return max(sliced.live()), total(sliced.instructions, self.rates) + sliced.time
 
         before, time = peak(program)
-        for found in islice(made_twice(program, plain // LARGE_PART, self.limits), MOST_TRIED):
+        for found in islice(duplications(program, plain // LARGE_PART, self.limits), MOST_TRIED):
             lower, longer = peak(found)
             if lower < before and longer - time <= allowed:
                 return found
@@ -204,10 +205,10 @@ class Rematerialize:
         yield replace(self, slices=False), program
         if self._sums is not None:
             yield self, program
-            twice = self._made_twice(program, math.inf)
-            if twice is not program:
-                yield self, twice
-            yield from ((how, twice) for how in self._finely())
+            duplicated = self._duplicated(program, math.inf)
+            if duplicated is not program:
+                yield self, duplicated
+            yield from ((how, duplicated) for how in self._finely())
 
     def _finely(self) -> Iterator[Rematerialize]:
         """The same with finer and finer slices, if there can be any."""

@@ -1,4 +1,4 @@
-"""Another order of instructions with a lower peak, for programs in which results were dropped.
+"""Reorder instructions for a lower peak of live memory, in programs in which results were dropped.
 
 What is alive at the peak was another one when the instructions were ordered first. So, as long as that lowers the peak,
 what reads something large for the last time moves ahead of it, and what makes something that is read only later moves
@@ -37,7 +37,7 @@ class Reordering:
     """Moves instructions of one program, in which ``names`` are taken."""
 
     names: Names
-    _places: dict[Instruction, tuple[tuple[Buffer, Buffer], ...]] = field(default_factory=dict)
+    _reuses: dict[Instruction, tuple[tuple[Buffer, Buffer], ...]] = field(default_factory=dict)
 
     def run(self, instructions: Sequence[Instruction]) -> list[Instruction]:
         """The instructions in an order with a lower peak, or as they are."""
@@ -71,9 +71,9 @@ class Reordering:
 
     def _pairs(self, instruction: Instruction) -> tuple[tuple[Buffer, Buffer], ...]:
         """Results of an instruction with operands whose places they can take."""
-        if instruction not in self._places:
-            self._places[instruction] = tuple(pairs(instruction, set(instruction.activations)))
-        return self._places[instruction]
+        if instruction not in self._reuses:
+            self._reuses[instruction] = tuple(pairs(instruction, set(instruction.activations)))
+        return self._reuses[instruction]
 
     def _moves(self, order: list[Instruction], alive: Array) -> Iterator[list[Instruction]]:
         """Orders in which one instruction, with what it needs, is on the other side of the peak."""

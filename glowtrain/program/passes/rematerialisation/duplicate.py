@@ -1,5 +1,5 @@
-"""What is read along two of its axes is made twice: once slice by slice for those who read it along the one, and again
-for those who read it along the other.
+"""Compute a large buffer twice where it is read along two of its axes: once slice by slice for the kernels that read it
+along the one, and again for those that read it along the other.
 
 The gradient of a loss over a large vocabulary has a row for each token, and the product with the weights needs rows as
 a whole; the gradient of the weights needs its columns as a whole. So there is no axis along which both run, and all
@@ -29,11 +29,11 @@ SCALAR = ".scalar"
 """Ends the names of buffers that hold a scalar for each row."""
 
 
-def made_twice(program: Program, least: int, limits: Limits) -> Iterator[Program]:
-    """The program with one buffer of at least so many bytes made twice, for each for which that can be."""
+def duplications(program: Program, least: int, limits: Limits) -> Iterator[Program]:
+    """The program with one buffer of at least ``least`` bytes computed twice, for each for which that is possible."""
     names = Names(buffer.name for buffer in program.buffers)
     sums = limits.sums
-    instructions = [_kept(sums, each, _with_scalars(each, least, names)) for each in program.instructions]
+    instructions = [_if_orders_stay(sums, each, _with_scalars(each, least, names)) for each in program.instructions]
     large = dict.fromkeys(b for each in instructions for b in each.writes if b.kind == "activation")
     for buffer in sorted((b for b in large if b.type.nbytes >= least), key=lambda b: -b.type.nbytes):
         for axis in range(buffer.type.rank):
@@ -67,17 +67,17 @@ def _copied(
 ) -> list[Instruction] | None:
     """The instructions in which a buffer is made again for the one at a position."""
     timeline = Timeline(instructions, limits)
-    if not timeline.remade(buffer):
+    if not timeline.recomputable(buffer):
         return None
     demand, before = Demand(timeline, position), [at for at in timeline.accesses[buffer] if at < position]
     if not demand.hole(buffer, before[-1], position):
         return None
     timeline.apply(demand.drop())
-    return [_kept(limits.sums, each, _flat(each)) for each in with_copies(timeline, names)]
+    return [_if_orders_stay(limits.sums, each, _flat(each)) for each in with_copies(timeline, names)]
 
 
-def _kept(sums: Sums | None, before: Instruction, after: Instruction) -> Instruction:
-    """An instruction in its new form, if its sums keep their order."""
+def _if_orders_stay(sums: Sums | None, before: Instruction, after: Instruction) -> Instruction:
+    """The instruction as changed, if its sums keep their order; else as it was."""
     kernel = after.kernel
     return after if after is before or kernel is None or keeps_orders(sums, [before], [kernel]) else before
 
@@ -118,5 +118,5 @@ def _without_unread(instructions: Sequence[Instruction], sums: Sums | None) -> I
         unread = {b for b in instruction.writes if b.name.endswith(SCALAR) and b not in read}
         if unread and instruction.kernel is not None:
             body = leading_to(instruction.written - unread, instruction.kernel.body)
-            instruction = _kept(sums, instruction, Kernel(instruction.name, body))
+            instruction = _if_orders_stay(sums, instruction, Kernel(instruction.name, body))
         yield instruction
