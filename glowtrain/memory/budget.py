@@ -54,24 +54,24 @@ Memory = int | float | str | Budget | None
 _WORDS = {"small": Budget(SMALL, modest=False), "keep": KEEP}
 
 
-def budget_of(given: Memory) -> Budget:
+def budget_of(memory: Memory) -> Budget:
     """A budget from ``None`` (whatever costs no time), ``"small"`` (as small as a quarter more time makes it),
     ``"keep"`` (nothing is computed again), bytes (``67_108_864``, ``"64MB"``, ``"64 MiB"``), or a share of what is
     needed with ``"keep"`` (``0.5``, ``"50%"``).
 
     Raises :class:`InputError` for anything else: bytes below 1, a share that is not above 0 and at most 1.
     """
-    if given is None:
+    if memory is None:
         return UNSAID
-    if isinstance(given, Budget):
-        return given
-    if isinstance(given, str) and given.strip().lower() in _WORDS:
-        return _WORDS[given.strip().lower()]
-    share = _share(given)
+    if isinstance(memory, Budget):
+        return memory
+    if isinstance(memory, str) and memory.strip().lower() in _WORDS:
+        return _WORDS[memory.strip().lower()]
+    share = _share(memory)
     if share is None:
-        return Budget(nbytes=parse_bytes(given, "memory"))
+        return Budget(nbytes=parse_bytes(memory, "memory"))
     if not 0 < share <= 1:
-        raise InputError(f"memory {given!r}: a share is above 0 and at most 1 (100%); say bytes as 64MB or 67108864")
+        raise InputError(f"memory {memory!r}: a share is above 0 and at most 1 (100%); say bytes as 64MB or 67108864")
     return Budget(share=share)
 
 
@@ -84,16 +84,16 @@ def check_variables(name: str, variables: int, limit: int | None) -> None:
         )
 
 
-def _share(given: int | float | str) -> float | None:
+def _share(memory: int | float | str) -> float | None:
     """A percentage, or a number with a fraction; ``None`` for what counts bytes."""
-    if isinstance(given, str):
-        text = given.strip()
+    if isinstance(memory, str):
+        text = memory.strip()
         number = _number(text.removesuffix("%"))
         if text.endswith("%"):
             return number if number is None else number / 100
         return None if number is None or "." not in text else _share(number)
-    fraction = isinstance(given, (float, np.floating)) and (given <= 1 or not float(given).is_integer())
-    return float(given) if fraction else None
+    fraction = isinstance(memory, (float, np.floating)) and (memory <= 1 or not float(memory).is_integer())
+    return float(memory) if fraction else None
 
 
 def _number(text: str) -> float | None:

@@ -14,29 +14,29 @@ _TEXT = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d{1,2})?)\s*([KMGT]?)(?:i?B)?", re.IG
 _SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
-def parse_bytes(given: object, what: str = "memory") -> int:
+def parse_bytes(size: object, what: str = "memory") -> int:
     """A number of bytes, given as a number or as text with K, M, G or T, with or without B or iB behind it.
 
     K is 1024 in all spellings, M 1024 K and so on, as makers of processors count memory. Parts of a byte are dropped.
     Raises :class:`InputError`, whose message begins with ``what``, for anything that is not one byte or more.
     """
-    count = _from_text(given) if isinstance(given, str) else _from_number(given)
+    count = _from_text(size) if isinstance(size, str) else _from_number(size)
     if count < 1:
-        raise InputError(f"{what} {given!r}: say a positive number of bytes, such as 262144, 256KB or 4MB")
+        raise InputError(f"{what} {size!r}: say a positive number of bytes, such as 262144, 256KB or 4MB")
     return count
 
 
-def _from_text(given: str) -> int:
+def _from_text(size: str) -> int:
     """0 for text that is no number of bytes."""
-    found = _TEXT.fullmatch(given.strip())
+    found = _TEXT.fullmatch(size.strip())
     return int(decimal.Decimal(found[1]) * (1 << _SHIFTS[found[2].upper()])) if found else 0
 
 
-def _from_number(given: object) -> int:
+def _from_number(size: object) -> int:
     """0 for what is no finite number."""
-    if isinstance(given, bool) or not isinstance(given, (int, float, np.integer, np.floating)):
+    if isinstance(size, bool) or not isinstance(size, (int, float, np.integer, np.floating)):
         return 0
-    return int(given) if math.isfinite(given) else 0
+    return int(size) if math.isfinite(size) else 0
 
 
 def byte_text(count: float) -> str:

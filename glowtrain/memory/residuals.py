@@ -1,4 +1,4 @@
-"""How results wait for the backward pass, as a person asks for it."""
+"""How activations are saved for the backward pass: the setting of a person, checked."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ ResidualType = Literal["bf16"] | None
 
 @dataclass(frozen=True)
 class Residuals:
-    """What waits for the backward pass waits in bf16. ``forward`` names variables whose new values are results of the
-    forward part, such as running statistics: these, and all outputs, are computed of what was not rounded."""
+    """Activations are saved for the backward pass in bf16. ``forward`` names variables whose new values are results of
+    the forward part, such as running statistics: these, and all outputs, are computed of what was not rounded."""
 
     forward: tuple[str, ...] = ()
 
 
-def checked_type(given: str | None) -> ResidualType:
+def checked_type(residuals: str | None) -> ResidualType:
     """What was given, if it is ``"bf16"`` or ``None``. Raises :class:`InputError` for anything else."""
-    if given is None:
+    if residuals is None:
         return None
-    if given == "bf16":
+    if residuals == "bf16":
         return "bf16"
-    raise InputError(f"residuals {given!r}: say bf16, or nothing to keep what the backward pass reads as it is")
+    raise InputError(f"residuals {residuals!r}: say bf16, or nothing to keep what the backward pass reads as it is")

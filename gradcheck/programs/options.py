@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from glowtrain.graph import Draw, Graph
-from glowtrain.lower.own_updates import residuals_for
+from glowtrain.lower.forward_updates import residuals_for
 from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget, budget_of
 from glowtrain.stages import Facts, Options
 

@@ -17,11 +17,11 @@ from glowtrain.program.memory.plan import plan
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.parse import parse
 from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
-from glowtrain.program.passes.residuals import storing, waiting
+from glowtrain.program.passes.residuals import saved, storing
 from glowtrain.program.passes.residuals.forward_part import forward_part
 from glowtrain.program.passes.residuals.residuals import NarrowResiduals
+from glowtrain.program.passes.residuals.saved_activations import narrow_saved
 from glowtrain.program.passes.residuals.storing import SUFFIX
-from glowtrain.program.passes.residuals.waiting import waiting_narrow
 from glowtrain.program.passes.reuse import ReuseOperands
 from glowtrain.program.program import Program
 from glowtrain.program.text import to_text
@@ -86,7 +86,7 @@ def ran(program: Program, seed: int = 0) -> tuple[dict[str, bytes], dict[str, by
 def rounded(program: Program, narrow: dict[Buffer, Buffer] | None = None) -> Program:
     """The definition: the backward part reads each result that waits rounded, by a cast to bf16 and back; all is stored
     in f32 as it was."""
-    found = waiting_narrow(program, PLAIN, None).narrow if narrow is None else narrow
+    found = narrow_saved(program, PLAIN, None).narrow if narrow is None else narrow
 
     def change(expr: Expr) -> Expr | None:
         if not isinstance(expr, Load) or expr.buffer not in found:
@@ -104,7 +104,7 @@ def differing(count: int = 40) -> int:
     wrong = 0
     for seed in range(count):
         program = parse(training_text(seed))
-        expected, narrow = ran(rounded(program), seed), waiting_narrow(program, PLAIN, None).program
+        expected, narrow = ran(rounded(program), seed), narrow_saved(program, PLAIN, None).program
         try:
             found = ran(narrow, seed)
         except ProgramError:
@@ -117,7 +117,7 @@ def differing(count: int = 40) -> int:
 @pytest.mark.exhaustive
 def test_random_programs_compute_what_rounding_by_hand_gives() -> None:
     assert differing() == 0
-    narrowed = [waiting_narrow(parse(training_text(seed)), PLAIN, None).narrow for seed in range(40)]
+    narrowed = [narrow_saved(parse(training_text(seed)), PLAIN, None).narrow for seed in range(40)]
     assert sum(map(bool, narrowed)) > 35
     assert sum(map(len, narrowed)) > 100
 
@@ -132,7 +132,7 @@ def test_random_programs_pass_through_every_budget(budget: Budget) -> None:
         outputs, _ = ran(ReuseOperands().run(changed), seed)
         assert outputs == ran(program, seed)[0]
         if budget in (UNSAID, KEEP):
-            level = waiting_narrow(Rematerialize(UNSAID).unsliced(program), PLAIN, None)
+            level = narrow_saved(Rematerialize(UNSAID).unsliced(program), PLAIN, None)
             assert ran(changed, seed) == ran(level.program, seed)
 
 
@@ -173,7 +173,7 @@ kernel update:
 
 
 def narrow_text(text: str, residuals: Residuals = PLAIN) -> str:
-    return to_text(waiting_narrow(parse(text), residuals, None).program)
+    return to_text(narrow_saved(parse(text), residuals, None).program)
 
 
 def test_what_the_forward_part_reads_is_stored_twice() -> None:
@@ -195,7 +195,7 @@ def test_what_nobody_reads_in_f32_is_stored_in_bf16_alone() -> None:
 def test_a_kernel_that_cannot_store_twice_is_followed_by_one_that_does() -> None:
     """Sums that are accumulated in memory are rounded when they are finished."""
     text = STEP.replace("a[i] = x[i] * v[i]", "a[i] = 0\nkernel more:\n  for i<256: a[255 - i] += x[i] * v[i]")
-    found = waiting_narrow(parse(text), PLAIN, None)
+    found = narrow_saved(parse(text), PLAIN, None)
     names = [instruction.name for instruction in found.program.instructions]
     assert names.index(f"a{SUFFIX}") == names.index("second") + 1
     assert ran(found.program) == ran(rounded(parse(text)))
@@ -217,20 +217,20 @@ def test_a_kernel_that_cannot_store_twice_is_followed_by_one_that_does() -> None
     ],
 )  # fmt: skip
 def test_what_the_backward_part_decides_by_stays_exact(reading: str, waits: bool) -> None:
-    found = waiting_narrow(parse(STEP.replace("g[i] * a[i]", reading)), PLAIN, None)
+    found = narrow_saved(parse(STEP.replace("g[i] * a[i]", reading)), PLAIN, None)
     assert ("a" in {buffer.name for buffer in found.narrow}) is waits
 
 
 def test_what_is_made_of_a_result_to_decide_by_keeps_it_exact() -> None:
     text = STEP.replace("for i<256: g[i] = b[i] * x[i]", "for i<256: g[i] = a[i] * x[i]")
     text = text.replace("g[i] * a[i]", "select(g[i] >= x[i], a[i], 0)")
-    assert not waiting_narrow(parse(text), PLAIN, None).narrow
+    assert not narrow_saved(parse(text), PLAIN, None).narrow
 
 
 def test_updates_of_the_forward_part_read_what_was_not_rounded() -> None:
     text = STEP.replace("  updates v", "  variable s: f32[256]\n  updates v, s")
     text += "kernel state:\n  for i<256: s[i] = 0.9 * s[i] + a[i]\n"
-    wrong, right = (ran(waiting_narrow(parse(text), Residuals(own), None).program)[1]["s"] for own in ((), ("s",)))
+    wrong, right = (ran(narrow_saved(parse(text), Residuals(own), None).program)[1]["s"] for own in ((), ("s",)))
     assert right == ran(parse(text))[1]["s"]
     assert wrong != right
 
@@ -240,10 +240,10 @@ def test_small_results_and_other_types_wait_as_they_are() -> None:
     text = text.replace("  updates v", "  activation s: f32[1]\n  updates v").replace(
         "g[i] * a[i]", "g[i] * a[i] * s[0]"
     )
-    assert {buffer.name for buffer in waiting_narrow(parse(text), PLAIN, None).narrow} == {"a"}
+    assert {buffer.name for buffer in narrow_saved(parse(text), PLAIN, None).narrow} == {"a"}
     wide = STEP.replace("activation a: f32", "activation a: f64").replace("= x[i] * v[i]", "= f64(x[i] * v[i])")
     wide = wide.replace("exp(a[i])", "exp(f32(a[i]))").replace("g[i] * a[i]", "g[i] * f32(a[i])")
-    assert "a" not in {buffer.name for buffer in waiting_narrow(parse(wide), PLAIN, None).narrow}
+    assert "a" not in {buffer.name for buffer in narrow_saved(parse(wide), PLAIN, None).narrow}
 
 
 def test_a_program_without_a_backward_part_stays_as_it_is() -> None:
@@ -269,13 +269,13 @@ def test_bits_that_are_cut_in_place_of_rounding_are_seen(monkeypatch: pytest.Mon
 
 @pytest.mark.exhaustive
 def test_a_forward_part_that_reads_what_was_rounded_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = waiting._Waiting.stored
+    stored = saved._SavedActivations.stored
 
-    def wrong(self: waiting._Waiting) -> list[object]:
+    def wrong(self: saved._SavedActivations) -> list[object]:
         result = stored(self)
         return [storing.reading(i, self.among.narrow) if n == len(result) // 4 else i for n, i in enumerate(result)]
 
-    monkeypatch.setattr(waiting._Waiting, "stored", wrong)
+    monkeypatch.setattr(saved._SavedActivations, "stored", wrong)
     assert differing(20) > 5
 
 
@@ -287,5 +287,5 @@ def test_a_reader_of_what_waits_that_reads_f32_is_seen(monkeypatch: pytest.Monke
         calls.append(instruction)
         return instruction if len(calls) % 3 == 0 else reading(instruction, narrow)
 
-    monkeypatch.setattr(waiting, "reading", wrong)
+    monkeypatch.setattr(saved, "reading", wrong)
     assert differing(20) > 10

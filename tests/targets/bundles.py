@@ -27,7 +27,7 @@ from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.verify.elsewhere import parsed
 from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
 from glowtrain.graph import Value
-from glowtrain.lower.own_updates import residuals_for
+from glowtrain.lower.forward_updates import residuals_for
 from glowtrain.presentation.words import plural
 from glowtrain.stages import Options
 from tests.bundles.in_process import contents

@@ -18,7 +18,7 @@ from glowtrain.compiler.walk import arrive
 from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.grad.training import MICRO, STEP
 from glowtrain.graph import Graph, Value
-from glowtrain.lower.own_updates import own_updates, residuals_for
+from glowtrain.lower.forward_updates import forward_updates, residuals_for
 from glowtrain.ops.reduce.reduction import ReduceMax
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.passes.residuals.storing import SUFFIX
@@ -206,7 +206,7 @@ def test_the_updates_of_a_model_itself_are_told_from_those_of_an_optimizer() -> 
     for optimizer in (gt.optim.SGD(lr=0.1, momentum=0.9), gt.optim.Adam(), gt.optim.Adam(accumulate=2)):
         trainer = gt.Trainer(residual, gt.losses.softmax_cross_entropy(), optimizer, backend="cpu")
         step = trainer.graphs.whole_step_of(trainer.graphs.example)
-        own = {variable.name for variable in own_updates(step)} - {STEP, MICRO}
+        own = {variable.name for variable in forward_updates(step)} - {STEP, MICRO}
         model = trainer.graphs.trained(trainer.graphs.example)
         assert own == {variable.name for variable in model.updates}
     assert residuals_for(step, None) is None

@@ -25,22 +25,22 @@ Layout = tuple[int, ...]
 class AssignLayouts:
     """The pass: layouts as operators prefer them, or with ``preferred`` False all row-major.
 
-    With ``variables`` False variables stay row-major, and so does what shares a layout with them; those in ``given``,
+    With ``variables`` False variables stay row-major, and so does what shares a layout with them; those in ``fixed``,
     by name, have the layout that it says.
     """
 
     preferred: bool = True
     variables: bool = True
-    given: Mapping[str, Layout] = field(default_factory=dict)
+    fixed: Mapping[str, Layout] = field(default_factory=dict)
 
     def run(self, program: Program) -> Program:
         """The program with layouts."""
-        return assign_layouts(program, variables=self.variables, given=self.given) if self.preferred else program
+        return assign_layouts(program, variables=self.variables, fixed=self.fixed) if self.preferred else program
 
 
-def assign_layouts(program: Program, *, variables: bool = True, given: Mapping[str, Layout] | None = None) -> Program:
+def assign_layouts(program: Program, *, variables: bool = True, fixed: Mapping[str, Layout] | None = None) -> Program:
     """The program with every buffer in the layout that the preferences and the groups give it."""
-    decided = {program.variables[name]: layout for name, layout in (given or {}).items() if name in program.variables}
+    decided = {program.variables[name]: layout for name, layout in (fixed or {}).items() if name in program.variables}
     groups = _Groups()
     pinned = frozenset[Buffer]().union(*(instruction.row_major for instruction in program.instructions))
     if not variables:

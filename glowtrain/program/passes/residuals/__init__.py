@@ -1,1 +1,1 @@
-"""What the forward part of a training step leaves for its backward part waits in bf16."""
+"""Store the activations that a training step saves for its backward part in bf16."""

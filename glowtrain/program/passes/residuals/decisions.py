@@ -1,4 +1,5 @@
-"""What instructions decide by: comparing, rounding, counting. A value that was rounded decides otherwise now and then.
+"""Find the buffers that instructions decide by: they compare, round or count. A value that was rounded decides
+otherwise now and then.
 
 That can be harmless: the derivatives of ReLU and Clip ask on which side of a bound that is known a value lies, where
 rounding moves few across. But the gradient of a maximum goes to the elements that equal it: of elements

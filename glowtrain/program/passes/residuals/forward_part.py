@@ -1,4 +1,4 @@
-"""Which instructions of a training step are its forward part: those that outputs are made of, and what a model's own
+"""Find the instructions of a training step's forward part: those that outputs are made of, and what a model's own
 variables become. Nothing in a program says what is a gradient; what is left is there for gradients and updates.
 """
 

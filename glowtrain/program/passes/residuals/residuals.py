@@ -1,12 +1,12 @@
-"""What the forward part leaves for the backward part waits in 16 bits.
+"""The pass that stores activations which are saved for the backward part in bf16.
 
-A result in f32 that instructions of the backward part read, and that waits for them while others run, is stored in bf16
+A result in f32 that instructions of the backward part read, and that is live while others run, is stored in bf16
 by what makes it, or behind it; the backward part reads this and widens it again in registers. The forward part reads
 what it always did, so outputs have the same bits; gradients are those at values that were rounded to nearest even.
 
-What waits is what is kept where other results are computed again for next to no time. That follows from the program
-alone, so gradients have the same bits with any budget that can be kept so. Where one asks for less, less waits. What is
-computed again in the backward part is made of what was rounded there, and not rounded once more.
+Saved is what is kept where other results are computed again for next to no time. That follows from the program
+alone, so gradients have the same bits with any budget that can be kept so. Where one asks for less, less is saved. What
+is computed again in the backward part is made of what was rounded there, and not rounded once more.
 
 Source: Chakrabarti and Moseley, Backprop with Approximate Activations for Memory-efficient Network Training (NeurIPS
 2019): approximate ones for the backward pass, exact ones for the forward pass.
@@ -23,16 +23,16 @@ from glowtrain.memory.budget import SMALLEST, UNSAID, Budget, budget_of
 from glowtrain.memory.residuals import Residuals
 from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
 from glowtrain.program.passes.residuals.forward_part import forward_part
-from glowtrain.program.passes.residuals.waiting import waiting_narrow
+from glowtrain.program.passes.residuals.saved_activations import narrow_saved
 from glowtrain.program.program import Program
 
 LEVELS = (UNSAID, budget_of("small"), SMALLEST)
-"""What may be spent on computing again before what is left waits in bf16: the first level that will do is taken."""
+"""What may be spent on computing again before what is left is saved in bf16: the first level that will do is taken."""
 
 
 @dataclass(frozen=True)
 class NarrowResiduals:
-    """The pass: :class:`Rematerialize`, for its budget, on a program in which what waits is in bf16."""
+    """The pass: :class:`Rematerialize`, for its budget, on a program in which saved activations are in bf16."""
 
     residuals: Residuals
     rematerialize: Rematerialize
@@ -73,12 +73,12 @@ class NarrowResiduals:
         raise errors[-1]
 
     def _at(self, level: Budget, budget: Budget, program: Program) -> _Attempt:
-        """What waits at a level in bf16, and then the budget."""
+        """Save activations in bf16 at a level, then meet the budget."""
         told = list[tuple[str, str]]()
         how = replace(self.rematerialize, budget=budget, explain=lambda what, why: told.append((what, why)))
         kept = replace(how, budget=level, explain=None).unsliced(program)
-        waiting = waiting_narrow(kept, self.residuals, how.limits.sums)
-        return _Attempt(how.run(waiting.program), (*_reasons(waiting.narrow), *told))
+        saved = narrow_saved(kept, self.residuals, how.limits.sums)
+        return _Attempt(how.run(saved.program), (*_reasons(saved.narrow), *told))
 
 
 @dataclass(frozen=True)

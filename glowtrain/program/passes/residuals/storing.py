@@ -1,4 +1,4 @@
-"""Kernels that store a result in bf16, and such that read it so."""
+"""Rewrite kernels to store a result in bf16, and to read it back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glowtrain.program.passes.rematerialisation.orders import keeps_orders
 from glowtrain.program.program import Instruction, Kernel
 
 SUFFIX = ".bf16"
-"""Ends the names of buffers that wait in bf16, and of kernels that do nothing but write them."""
+"""Ends the names of buffers that are saved in bf16, and of kernels that do nothing but write them."""
 
 Change = Callable[[Kernel], Kernel | None]
 
@@ -47,7 +47,7 @@ class Storing:
     unread: bool
     sums: Sums | None
 
-    def within(self, instruction: Instruction) -> Instruction | None:
+    def narrowed_in(self, instruction: Instruction) -> Instruction | None:
         """The instruction, whose kernels do so; ``None`` where one of them cannot."""
         if self.buffer not in instruction.written:
             return instruction
@@ -55,7 +55,7 @@ class Storing:
             return self._kernel(instruction.kernel)
         if instruction.is_leaf:
             return None
-        children = [self.within(child) for child in instruction.children]
+        children = [self.narrowed_in(child) for child in instruction.children]
         found = [child for child in children if child is not None]
         return instruction.with_children(found) if len(found) == len(children) else None
 

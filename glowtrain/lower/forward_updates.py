@@ -1,5 +1,5 @@
-"""What of a training step its forward part is, as far as updates tell: a model's own, such as running statistics, and
-not those of an optimizer."""
+"""Which variables the forward part of a training step updates: running statistics and the like, and not what an
+optimizer updates."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from glowtrain.memory.residuals import Residuals, ResidualType, checked_type
 from glowtrain.ops.elementwise.logic import Where
 
 
-def residuals_for(model: Graph | Template, given: ResidualType) -> Residuals | None:
-    """How results of a step wait for its backward part, from what a person gave.
+def residuals_for(model: Graph | Template, residuals: ResidualType) -> Residuals | None:
+    """How activations of a step are saved for its backward part, from what a person asked for.
 
     Raises :class:`InputError` for anything but ``"bf16"`` and ``None``.
     """
-    if checked_type(given) is None:
+    if checked_type(residuals) is None:
         return None
-    return Residuals(own_update_names(model if isinstance(model, Graph) else example_of(model)))
+    return Residuals(forward_update_names(model if isinstance(model, Graph) else example_of(model)))
 
 
-def own_update_names(step: Graph) -> tuple[str, ...]:
-    """The names of :func:`own_updates`, in order."""
-    return tuple(sorted(variable.name for variable in own_updates(step)))
+def forward_update_names(step: Graph) -> tuple[str, ...]:
+    """The names of :func:`forward_updates`, in order."""
+    return tuple(sorted(variable.name for variable in forward_updates(step)))
 
 
-def own_updates(step: Graph) -> list[Variable]:
-    """The variables whose new values a model makes itself: they need nothing that is there for its trained variables
-    alone, as the state of an optimizer does, and do not come of these, as averages of parameters do."""
+def forward_updates(step: Graph) -> list[Variable]:
+    """The variables that the forward part updates, such as running statistics: they need nothing that is there for its
+    trained variables alone, as the state of an optimizer does, and do not come of these, as averages of parameters
+    do."""
     new = {variable: _unguarded(value, variable) for variable, value in step.updates.items()}
     trained = [value for variable, value in new.items() if variable.trainable]
     gradients = set(topological(trained)).difference(topological(step.outputs.values()))

@@ -1,4 +1,4 @@
-"""A program in which what waits for the backward part does so in bf16."""
+"""Save activations for the backward part in bf16."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from glowtrain.program.program import Instruction, Program, Repeat, leaves_of
 from glowtrain.types import bf16, f32
 
 LEAST_PART = 512
-"""The bytes of all that waits over those of the smallest result that is stored in bf16: of smaller ones, as the
+"""The bytes of all saved activations over those of the smallest result that is stored in bf16: of smaller ones, as the
 statistics of rows, little is gained."""
 EXACT_FILLS = (None, 0, math.inf, -math.inf)
 """What may stand for elements outside of a result: numbers that bf16 has."""
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """A program, and the buffers in bf16 in it by those in f32 that wait no longer than the forward part reads them."""
+class Narrowed:
+    """A program, and the buffers in bf16 in it by those in f32 that live no longer than the forward part reads them."""
 
     program: Program
     narrow: Mapping[Buffer, Buffer]
 
 
-def waiting_narrow(program: Program, residuals: Residuals, sums: Sums | None) -> Waiting:
-    """The program with what waits for its backward part in bf16; sums keep the order that ``sums`` says."""
+def narrow_saved(program: Program, residuals: Residuals, sums: Sums | None) -> Narrowed:
+    """The program with what is saved for its backward part in bf16; sums keep the order that ``sums`` says."""
     names = Names(buffer.name for buffer in program.buffers)
     narrowing = _Narrowing(forward_part(program, residuals.forward), names, sums)
     instructions = narrowing.all(program.instructions, _shared(program))
-    return Waiting(replace(program, instructions=tuple(instructions)), narrowing.narrow)
+    return Narrowed(replace(program, instructions=tuple(instructions)), narrowing.narrow)
 
 
 def _shared(program: Program) -> set[Buffer]:
@@ -58,21 +58,21 @@ class _Narrowing:
         self.narrow: dict[Buffer, Buffer] = {}
 
     def all(self, instructions: Sequence[Instruction], shared: set[Buffer]) -> list[Instruction]:
-        """Instructions, and those in bodies of loops over parts, with what waits in bf16."""
+        """Instructions, and those in bodies of loops over parts, with what is saved in bf16."""
         inside = [self._inside(instruction, shared) for instruction in instructions]
-        return _Waiting(inside, shared, self).stored()
+        return _SavedActivations(inside, shared, self).stored()
 
     def _inside(self, instruction: Instruction, shared: set[Buffer]) -> Instruction:
         if not isinstance(instruction, Repeat) or not instruction.parts:
             return instruction
-        found = instruction.with_children(self.all(instruction.body, shared))
+        narrowed = instruction.with_children(self.all(instruction.body, shared))
         if instruction in self.forward:
-            self.forward |= {found}
-        return found
+            self.forward |= {narrowed}
+        return narrowed
 
 
-class _Waiting:
-    """Results of a list of instructions that wait for the backward part of it."""
+class _SavedActivations:
+    """Results of a list of instructions that are saved for the backward part of it."""
 
     def __init__(self, instructions: Sequence[Instruction], shared: set[Buffer], among: _Narrowing) -> None:
         self.instructions, self.among = list(instructions), among
@@ -82,15 +82,15 @@ class _Waiting:
             for buffer in instruction.operands:
                 self.touches.setdefault(buffer, []).append(position)
         backward = [i for i, leads in zip(instructions, self.forward, strict=True) if not leads]
-        self.kept = decisive(backward) | shared | _read_otherwise(backward)
+        self.exact = decisive(backward) | shared | _read_otherwise(backward)
 
     def stored(self) -> list[Instruction]:
-        """The instructions with what waits in bf16."""
-        waiting = [buffer for buffer in self.touches if self._waits(buffer)]
-        least = sum(buffer.type.nbytes for buffer in waiting) / LEAST_PART
+        """The instructions with what is saved in bf16."""
+        saved = [buffer for buffer in self.touches if self._is_saved(buffer)]
+        least = sum(buffer.type.nbytes for buffer in saved) / LEAST_PART
         narrow: dict[Buffer, Buffer] = {}
         behind: dict[int, list[Instruction]] = {}
-        for buffer in waiting:
+        for buffer in saved:
             if buffer.type.nbytes >= least:
                 narrow[buffer] = self._store(buffer, behind)
         self.among.narrow.update(narrow)
@@ -99,10 +99,10 @@ class _Waiting:
             result += [instruction if leads else reading(instruction, narrow), *behind.get(position, ())]
         return result
 
-    def _waits(self, buffer: Buffer) -> bool:
+    def _is_saved(self, buffer: Buffer) -> bool:
         """Whether a result of the forward part in f32 is kept through an instruction that does not touch it, for the
         backward part."""
-        if buffer.kind != "activation" or buffer.dtype != f32 or buffer in self.kept:
+        if buffer.kind != "activation" or buffer.dtype != f32 or buffer in self.exact:
             return False
         touches = self.touches[buffer]
         behind = [position for position in touches if not self.forward[position]]
@@ -111,8 +111,8 @@ class _Waiting:
         last = max((position for position in touches if self.forward[position]), default=None)
         if last is None or last > behind[0]:
             return False
-        held = [last, *behind]
-        return any(after - before > 1 for before, after in pairwise(held))
+        uses = [last, *behind]
+        return any(after - before > 1 for before, after in pairwise(uses))
 
     def _store(self, buffer: Buffer, behind: dict[int, list[Instruction]]) -> Buffer:
         """Have a buffer stored in bf16 by the kernels that write it, or by one of its own behind the forward part."""
@@ -122,7 +122,7 @@ class _Waiting:
         writing = [position for position in touching if buffer in self.instructions[position].written]
         unread = not any(buffer in self.instructions[position].reads for position in touching)
         storing = Storing(buffer, narrow, unread, self.among.sums)
-        stored = [storing.within(self.instructions[position]) for position in writing]
+        stored = [storing.narrowed_in(self.instructions[position]) for position in writing]
         if any(instruction is None for instruction in stored):
             behind.setdefault(touching[-1], []).append(rounding(buffer, narrow))
             return narrow
