@@ -68,19 +68,19 @@ class Line:
     def fail(self, problem: str, token: Token | None = None) -> NoReturn:
         raise TextError(f"line {self.number}, column {(token or self.next).column + 1}: {problem}")
 
-    def ahead(self, *texts: str) -> bool:
+    def next_is(self, *texts: str) -> bool:
         """Whether these are the next tokens, by kind or by text."""
         following = self.tokens[self.at : self.at + len(texts)]
         return len(following) == len(texts) and all(map(_is, following, texts))
 
     def accept(self, text: str) -> Token | None:
-        if not self.ahead(text):
+        if not self.next_is(text):
             return None
         self.at += 1
         return self.tokens[self.at - 1]
 
     def expect(self, text: str, what: str = "") -> Token:
-        return self.accept(text) or self.fail(f"expected {what or repr(text)}, found {found(self.next)}")
+        return self.accept(text) or self.fail(f"expected {what or repr(text)}, found {token_text(self.next)}")
 
     def end(self) -> None:
         self.expect(END, "the end of the line")
@@ -127,7 +127,7 @@ class Line:
         """``arena 1,024 bytes``"""
         self.expect(word)
         digits = self.expect(NUMBER, "a size").text
-        while self.ahead(",", NUMBER):
+        while self.next_is(",", NUMBER):
             self.at += 1
             digits += self.expect(NUMBER).text
         self.expect("bytes")
@@ -138,7 +138,7 @@ class Line:
         sign = "-" if self.accept("-") else ""
         token = self.accept(NUMBER) or self.accept(NAME) or self.next
         if token.kind != NUMBER and token.text not in ("inf", "nan", *([] if sign else ["true", "false"])):
-            self.fail(f"expected a number, found {found(token)}", token)
+            self.fail(f"expected a number, found {token_text(token)}", token)
         return sign + token.text
 
 
@@ -149,7 +149,7 @@ def unquoted(token: Token) -> str:
     return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], token.text[1:-1])
 
 
-def found(token: Token) -> str:
+def token_text(token: Token) -> str:
     """A token in a message."""
     return token.text if token.kind == END else repr(token.text)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from glowtrain.errors import InputError, TextError
 from glowtrain.loops import Accumulate, Buffer, Expr, For, Index, Let, Ref, Statement, Store
 from glowtrain.native import NativeFunction
-from glowtrain.program.lines import END, NAME, Line, found, is_comment, type_of
+from glowtrain.program.lines import END, NAME, Line, is_comment, token_text, type_of
 from glowtrain.program.parse_expression import Expressions, Scope, typed, undefined
 from glowtrain.program.program import ALIGNMENT, Call, Instruction, Kernel, Plan, Program, Repeat
 from glowtrain.program.text import contents
@@ -130,7 +130,7 @@ class _Parser:
     def _declared(self, line: Line) -> Buffer:
         kind = line.accept(NAME) or line.next
         if kind.text not in KINDS:
-            line.fail(f"expected {', '.join(KINDS)}, updates or prefer, found {found(kind)}", kind)
+            line.fail(f"expected {', '.join(KINDS)}, updates or prefer, found {token_text(kind)}", kind)
         token = line.next
         name = line.name()
         if name in self.buffers:
@@ -155,7 +155,7 @@ class _Parser:
         token = line.next
         if line.accept("@"):
             return self._array(line, type_)
-        numbers = [line.number_text() for _ in line.items("[", "]")] if line.ahead("[") else [line.number_text()]
+        numbers = [line.number_text() for _ in line.items("[", "]")] if line.next_is("[") else [line.number_text()]
         try:
             return contents(numbers, type_)
         except ValueError as error:
@@ -194,7 +194,7 @@ class _Parser:
             return Repeat(title, index, body, parts)
         if line.accept("call"):
             return self._call(line)
-        line.fail(f"expected kernel, repeat or call, found {found(line.next)}")
+        line.fail(f"expected kernel, repeat or call, found {token_text(line.next)}")
 
     def _call(self, line: Line) -> Call:
         title = line.title()
@@ -205,7 +205,7 @@ class _Parser:
         if function is None:
             line.fail(f"there is no function {name!r}; pass functions={{{name!r}: ...}} (see functions_of)", token)
         line.expect("(")
-        inputs = [] if line.ahead(")") or line.ahead(";") else self._buffers(line)
+        inputs = [] if line.next_is(")") or line.next_is(";") else self._buffers(line)
         word = None
         if line.accept(";"):
             line.expect("word")
@@ -253,7 +253,7 @@ class _Parser:
 
     def _statement(self, line: Line, scope: Scope) -> Statement:
         if line.accept("for"):
-            return self._loop(line, scope, bool(line.ahead("serial") and line.accept("serial")), "for")
+            return self._loop(line, scope, bool(line.next_is("serial") and line.accept("serial")), "for")
         if line.accept("do"):
             return self._loop(line, scope, bool(line.accept("serial")), "do")
         if line.accept("let"):
@@ -272,7 +272,7 @@ class _Parser:
             if not line.accept(","):
                 break
         line.expect(":")
-        if line.ahead(END):
+        if line.next_is(END):
             return For(tuple(indices), self._body(line, scope), serial)
         return For(tuple(indices), (self._statement(line, scope),), serial)
 
@@ -297,7 +297,7 @@ class _Parser:
         sign = line.next
         line.at += 1
         if sign.text not in ("=", "+=", "*=", "max", "min", "and", "or"):
-            line.fail(f"expected = or an accumulation such as +=, found {found(sign)}", sign)
+            line.fail(f"expected = or an accumulation such as +=, found {token_text(sign)}", sign)
         if sign.kind == NAME:
             line.expect("=")
         value = typed(expression.read(), buffer.dtype)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from glowtrain.loops import FUNCTIONS, Apply, Buffer, Cast, Const, Expr, Index, Load, Reduce
 from glowtrain.loops.functions import INFIX, ScalarFunction
-from glowtrain.program.lines import NAME, NUMBER, STRING, Line, Token, dtype_of, found, unquoted
+from glowtrain.program.lines import NAME, NUMBER, STRING, Line, Token, dtype_of, token_text, unquoted
 from glowtrain.program.statement_text import REDUCTIONS, RESERVED, read_number
 from glowtrain.types import DTYPES, DType, boolean, i64
 
@@ -63,7 +63,7 @@ class Expressions:
 
     def _signed(self) -> Parsed:
         line, token = self.line, self.line.next
-        if line.ahead("-", NUMBER) or line.ahead("-", "inf") or line.ahead("-", "nan") or line.ahead(NUMBER):
+        if line.next_is("-", NUMBER) or line.next_is("-", "inf") or line.next_is("-", "nan") or line.next_is(NUMBER):
             return self._number()
         if line.accept("-"):
             return self._apply(FUNCTIONS["neg"], [self._signed()], token)
@@ -76,15 +76,15 @@ class Expressions:
             line.expect(")")
             return inner
         if token.kind not in (NAME, STRING):
-            line.fail(f"expected an expression, found {found(token)}")
-        if line.ahead("true") or line.ahead("false"):
+            line.fail(f"expected an expression, found {token_text(token)}")
+        if line.next_is("true") or line.next_is("false"):
             return Const(line.number_text() == "true", boolean)
-        if line.ahead("inf") or line.ahead("nan"):
+        if line.next_is("inf") or line.next_is("nan"):
             return self._number()
         line.at += 1
-        if line.ahead("["):
+        if line.next_is("["):
             return self._load(token)
-        if line.ahead("(") and token.kind == NAME:
+        if line.next_is("(") and token.kind == NAME:
             return self._called(token)
         name = unquoted(token)
         if name not in self.scope:
@@ -111,7 +111,7 @@ class Expressions:
         buffer = self.buffers[name]
         line.expect("[")
         index: list[Expr] = []
-        while not line.ahead("]") and not line.ahead(";"):
+        while not line.next_is("]") and not line.next_is(";"):
             if index:
                 line.expect(",", "',', ';' or ']'")
             index.append(typed(self.read(), i64))
@@ -149,10 +149,10 @@ class Expressions:
         """Whether indices with their extents follow, ended by a colon: ``max(i<3: ...)``, not ``max(i<3, j<4)``."""
         line, start = self.line, self.line.at
         line.at += 1
-        while line.ahead(NAME, "<", NUMBER) or line.ahead(STRING, "<", NUMBER):
+        while line.next_is(NAME, "<", NUMBER) or line.next_is(STRING, "<", NUMBER):
             line.at += 3
             line.accept(",")
-        is_box = line.ahead(":") or line.ahead("by", NUMBER, ":")
+        is_box = line.next_is(":") or line.next_is("by", NUMBER, ":")
         line.at = start
         return is_box
 
@@ -161,7 +161,7 @@ class Expressions:
         line.expect("(")
         indices: list[Index] = []
         scope = dict(self.scope)
-        while not line.ahead(":") and not line.ahead("by", NUMBER):
+        while not line.next_is(":") and not line.next_is("by", NUMBER):
             if indices:
                 line.expect(",")
             token = line.next

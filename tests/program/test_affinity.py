@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from glowtrain.program.memory.affinity import LEAST, settled
+from glowtrain.program.memory.affinity import LEAST, move_for_affinity
 from glowtrain.program.memory.packing import pack
 from glowtrain.program.memory.packing_search import Item
 
@@ -41,10 +41,10 @@ def changed(items: list[Item], offsets: tuple[int, ...], height: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_settled_is_a_packing_of_the_same_height(seed: int) -> None:
+def test_what_is_moved_is_a_packing_of_the_same_height(seed: int) -> None:
     items = random_items(np.random.default_rng(seed))
     packed = pack(items, steps=50)
-    offsets = settled(items, packed.offsets, packed.height)
+    offsets = move_for_affinity(items, packed.offsets, packed.height)
     assert not overlapping(items, offsets)
     assert all(0 <= at <= packed.height - item.size for at, item in zip(offsets, items, strict=True))
 
@@ -55,30 +55,30 @@ def test_fewer_lines_change_halves() -> None:
         items = random_items(np.random.default_rng([7, seed]))
         packed = pack(items, steps=50)
         before += changed(items, packed.offsets, packed.height)
-        after += changed(items, settled(items, packed.offsets, packed.height), packed.height)
+        after += changed(items, move_for_affinity(items, packed.offsets, packed.height), packed.height)
     assert after < 0.8 * before
 
 
 def test_middles_meet_where_there_is_room() -> None:
     items = [Item(0, 0, 4 * BIG), Item(1, 1, 2 * BIG)]
-    assert settled(items, (0, 0), 4 * BIG) == (0, BIG)
+    assert move_for_affinity(items, (0, 0), 4 * BIG) == (0, BIG)
 
 
 def test_one_stays_where_nothing_is_better() -> None:
     items = [Item(0, 0, 2 * BIG), Item(1, 1, 2 * BIG)]
-    assert settled(items, (BIG, BIG), 4 * BIG) == (BIG, BIG)
+    assert move_for_affinity(items, (BIG, BIG), 4 * BIG) == (BIG, BIG)
 
 
 def test_small_ones_stay() -> None:
     items = [Item(0, 0, 2 * LEAST), Item(1, 1, LEAST - 1)]
-    assert settled(items, (0, 0), 4 * LEAST) == (0, 0)
+    assert move_for_affinity(items, (0, 0), 4 * LEAST) == (0, 0)
 
 
 def test_what_is_alive_is_not_touched() -> None:
     items = [Item(0, 0, 4 * BIG), Item(1, 1, BIG), Item(1, 1, 2 * BIG)]
-    offsets = settled(items, (0, 3 * BIG, 0), 4 * BIG)
+    offsets = move_for_affinity(items, (0, 3 * BIG, 0), 4 * BIG)
     assert not overlapping(items, offsets)
 
 
 def test_nothing_to_settle() -> None:
-    assert settled([], (), 0) == ()
+    assert move_for_affinity([], (), 0) == ()

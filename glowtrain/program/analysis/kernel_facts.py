@@ -53,7 +53,7 @@ class Definition:
     """``buffer[...] = value`` for every element, and nothing else in the kernel."""
 
     store: Store
-    places: tuple[tuple[Index, int], ...]
+    steps: tuple[tuple[Index, int], ...]
 
     @property
     def value(self) -> Expr:
@@ -84,7 +84,7 @@ class Definition:
         """What the loop indices are where the element at ``subscripts`` is written."""
         direct = dict(zip(self.store.index, subscripts, strict=True))
         flat: Expr | None = None
-        for index, step in self.places:
+        for index, step in self.steps:
             if index in direct:
                 yield index, direct[index]
             else:
@@ -96,12 +96,12 @@ def definition(kernel: Kernel) -> Definition | None:
     """The definition of a kernel's only result, if the kernel is one plain store over the whole buffer."""
     match kernel.body:
         case (For(indices=indices, body=(Store() as store,), serial=False),):
-            places = places_of(store, indices)
-            return None if places is None else Definition(store, places)
+            steps = radix_steps(store, indices)
+            return None if steps is None else Definition(store, steps)
     return None
 
 
-def places_of(store: Store, indices: Sequence[Index]) -> tuple[tuple[Index, int], ...] | None:
+def radix_steps(store: Store, indices: Sequence[Index]) -> tuple[tuple[Index, int], ...] | None:
     """Each loop index with its step through the buffer's row-major positions, if the store writes every element
     exactly once.
 
@@ -114,20 +114,20 @@ def places_of(store: Store, indices: Sequence[Index]) -> tuple[tuple[Index, int]
     form = address(store.index, row_major(shape))
     if form.constant or not form.is_linear:
         return None
-    places = {index: form.coefficient(index) for index in indices if index.extent > 1}
+    strides = {index: form.coefficient(index) for index in indices if index.extent > 1}
     step = 1
-    for index, coefficient in sorted(places.items(), key=lambda place: place[1]):
+    for index, coefficient in sorted(strides.items(), key=lambda pair: pair[1]):
         if coefficient != step:
             return None
         step *= index.extent
-    if step != store.buffer.type.size or len(places) != len(form.terms):
+    if step != store.buffer.type.size or len(strides) != len(form.terms):
         return None
-    return tuple((index, places.get(index, 1)) for index in indices)
+    return tuple((index, strides.get(index, 1)) for index in indices)
 
 
 def covers(store: Store, indices: Sequence[Index]) -> bool:
     """Whether a store under these loops writes every element of its buffer exactly once."""
-    return places_of(store, indices) is not None
+    return radix_steps(store, indices) is not None
 
 
 def is_injective(store: Store, indices: Sequence[Index]) -> bool:

@@ -52,28 +52,29 @@ def total(instructions: Iterable[Instruction], rates: Rates) -> float:
     return sum(estimate(instruction, rates) for instruction in instructions)
 
 
-Place = tuple[tuple[Expr, ...], tuple[int, ...]]
+Address = tuple[tuple[Expr, ...], tuple[int, ...]]
 """Subscripts, and the strides of the buffer that is accessed there."""
 
 
 @dataclass
 class _Counts:
     """What a statement does at one point: terms of sums of products, other operations and costly functions; how often
-    buffers are accessed, and at which places, but for factors of sums of products, which are laid out for that first.
+    buffers are accessed, and at which addresses, but for factors of sums of products, which are laid out for that
+    first.
     """
 
     multiply_adds: int = 0
     operations: int = 0
     functions: int = 0
     accesses: dict[Buffer, int] = field(default_factory=dict)
-    places: dict[Place, int] = field(default_factory=dict)
+    addresses: dict[Address, int] = field(default_factory=dict)
 
     def access(self, access: Load | Store | Accumulate, times: int, factor: bool = False) -> None:
         """Note an access."""
         buffer = access.buffer
         _add(self.accesses, buffer, times)
         if not factor:
-            _add(self.places, (access.index, buffer.strides), times)
+            _add(self.addresses, (access.index, buffer.strides), times)
 
     def expression(self, value: Expr) -> None:
         """Count an expression; subscripts are no arithmetic."""
@@ -130,9 +131,10 @@ class _Counted:
         """Bytes of the elements that are touched, at most."""
         return min(self.accesses.get(buffer, buffer.type.size), buffer.type.size) * buffer.dtype.size
 
-    def body(self, body: Sequence[Statement], points: int) -> dict[Place, int]:
-        """Count statements at so many points; the places of their accesses, with how often each is one at a point."""
-        places: dict[Place, int] = {}
+    def body(self, body: Sequence[Statement], points: int) -> dict[Address, int]:
+        """Count statements at so many points; the addresses of their accesses, with how often each occurs at a
+        point."""
+        addresses: dict[Address, int] = {}
         for statement in body:
             if isinstance(statement, For):
                 inner = points * math.prod(index.extent for index in statement.indices)
@@ -144,18 +146,18 @@ class _Counted:
             self.functions += points * counts.functions
             for buffer, times in counts.accesses.items():
                 _add(self.accesses, buffer, points * times)
-            for place, times in counts.places.items():
-                _add(places, place, times)
-        return places
+            for each, times in counts.addresses.items():
+                _add(addresses, each, times)
+        return addresses
 
 
 def _add(counts: dict[Key, int], key: Key, more: int) -> None:
     counts[key] = counts.get(key, 0) + more
 
 
-def _strided(places: Mapping[Place, int]) -> int:
+def _strided(addresses: Mapping[Address, int]) -> int:
     """How many accesses of a loop at one point are not of neighbours, along the index along which most are."""
-    forms = [(address(*place), times) for place, times in places.items()]
+    forms = [(address(*each), times) for each, times in addresses.items()]
     along: dict[Index, int] = {}
     for form, times in forms:
         for atom, factor in form.terms:

@@ -77,7 +77,7 @@ def work_of(instruction: Instruction) -> WorkCount:
         return WorkCount({}, 0, read, written)
     counting = _Counting(instruction)
     counting.body(instruction.nests, ())
-    return counting.found()
+    return counting.total()
 
 
 def trips_of(program: Program) -> Iterator[tuple[Instruction, int]]:
@@ -117,7 +117,7 @@ class _Counting:
         reductions = (reduce.indices for reduce in self.instruction.survey.reductions)
         self.own = frozenset(index for indices in (*loops, *reductions) for index in indices)
 
-    def found(self) -> WorkCount:
+    def total(self) -> WorkCount:
         read, written = (sum(_touched(b, r) for b, r in regions.items()) for regions in (self.read, self.written))
         operations = {kind: n for kind, n in self.operations.items() if n}
         return WorkCount(operations, self.functions, read, written, self.multiply_adds)

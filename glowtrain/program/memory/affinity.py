@@ -1,4 +1,4 @@
-"""Offsets moved within what a packing leaves free, so that threads write where they wrote before.
+"""Move buffers within what a packing leaves free, so that threads write where they wrote before.
 
 Threads share out most kernels along the outermost axis, so that one has the first half of a buffer and another one the
 second. Where a buffer's first half lies where an earlier one's second half lay, each core has to fetch lines that the
@@ -30,13 +30,13 @@ OTHER, GONE = 3, 1
 server processor, threads write the three kinds in 4, 2.5 and 1.3 ns."""
 
 
-def settled(items: Sequence[Item], offsets: Sequence[int], height: int) -> tuple[int, ...]:
+def move_for_affinity(items: Sequence[Item], offsets: Sequence[int], height: int) -> tuple[int, ...]:
     """Offsets up to the same height at which fewer lines have to come from another core."""
     strip, used = _Strip(items, offsets, height), _LastUse(height)
     for at in sorted(range(len(items)), key=lambda at: items[at].first):
         if items[at].size >= LEAST:
             strip.offsets[at] = _cheapest(strip, used, at)
-        used.take(int(strip.offsets[at]), items[at].size, strip.made(items[at].last))
+        used.take(int(strip.offsets[at]), items[at].size, strip.clock(items[at].last))
     return tuple(strip.offsets.tolist())
 
 
@@ -45,7 +45,7 @@ def _cheapest(strip: _Strip, used: _LastUse, at: int) -> int:
     size = int(strip.sizes[at])
     low, high = strip.free(at)
     tried = np.concatenate((strip.offsets[at : at + 1], low, high, _within(used.turns(size), low, high)))
-    return int(tried[used.costs(tried, size, strip.made(int(strip.first[at]))).argmin()])
+    return int(tried[used.costs(tried, size, strip.clock(int(strip.first[at]))).argmin()])
 
 
 def _within(offsets: Ints, low: Ints, high: Ints) -> Ints:
@@ -65,7 +65,7 @@ class _Strip:
         order = self.first.argsort(kind="stable")
         self._times, self._made = self.first[order], np.append(0, np.cumsum(self.sizes[order]))
 
-    def made(self, time: int) -> int:
+    def clock(self, time: int) -> int:
         """Lines of all items that have come alive by then: a clock that goes as fast as caches fill."""
         return int(self._made[self._times.searchsorted(time, side="right")])
 

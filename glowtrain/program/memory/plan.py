@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from glowtrain.loops import Buffer, Written
 from glowtrain.memo import memoized
 from glowtrain.program.analysis.write_coverage import covered
-from glowtrain.program.memory.affinity import settled
+from glowtrain.program.memory.affinity import move_for_affinity
 from glowtrain.program.memory.packing import best_fit, pack, peak, plainly_exceeds
 from glowtrain.program.memory.packing_search import Item
 from glowtrain.program.program import ALIGNMENT, Instruction, Plan, Program
@@ -64,7 +64,7 @@ def _planned(program: Program, alignment: int) -> Plan:
     intervals = lifetimes(program.instructions)
     items = _items(intervals, alignment)
     packing = pack(items)
-    placed = settled(items, packing.offsets, packing.height)
+    placed = move_for_affinity(items, packing.offsets, packing.height)
     offsets = {buffer: line * alignment for buffer, line in zip(intervals, placed, strict=True)}
     in_bytes = [Item(first, last, buffer.type.nbytes) for buffer, (first, last) in intervals.items()]
     return Plan(program, offsets, packing.height * alignment, peak(in_bytes), alignment)

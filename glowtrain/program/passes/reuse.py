@@ -1,5 +1,4 @@
-"""Results in place of operands: what an elementwise kernel makes of a buffer that nobody reads afterwards goes into
-that buffer.
+"""Reuse buffers in place: an elementwise kernel writes its result into an operand that nobody reads afterwards.
 
 The planner gives disjoint places to buffers that one instruction touches, so a gradient that passes through an
 activation function would be there twice for a moment, which is often the moment of the peak. So would rows of which a
@@ -78,40 +77,40 @@ def reuse(
 
 @dataclass(frozen=True)
 class _Moved:
-    """An instruction that works on other buffers: those that ``places`` gives for its own.
+    """An instruction that works on other buffers: those that ``targets`` gives for its own.
 
-    It is written on these only where somebody wants it so; most askers want the bytes that are alive. One of whose
-    buffers has the place of another shape is written at once, so that all see its elements by the subscripts there.
+    It is rewritten for these only where somebody needs it; most callers want the bytes that are live. One of whose
+    targets has another shape is rewritten at once, so that all see its elements by the subscripts there.
     """
 
-    given: Instruction
-    places: Mapping[Buffer, Buffer]
+    original: Instruction
+    targets: Mapping[Buffer, Buffer]
 
     @staticmethod
-    def of(instruction: Instruction, places: Mapping[Buffer, Buffer]) -> _Moved:
-        """An instruction where so many buffers have places as there are."""
-        own = {buffer: places[buffer] for buffer in instruction.operands if buffer in places}
-        if all(buffer.shape == place.shape for buffer, place in own.items()):
+    def of(instruction: Instruction, targets: Mapping[Buffer, Buffer]) -> _Moved:
+        """An instruction where buffers have targets, as far as they do."""
+        own = {buffer: targets[buffer] for buffer in instruction.operands if buffer in targets}
+        if all(buffer.shape == target.shape for buffer, target in own.items()):
             return _Moved(instruction, own)
         return _Moved(instruction.with_buffers(own), {})
 
-    def on(self, new: Mapping[Buffer, Buffer]) -> _Moved:
+    def with_buffers(self, new: Mapping[Buffer, Buffer]) -> _Moved:
         """The same on other buffers than these."""
         return self if new.keys().isdisjoint(self.activations) else _Moved(self.instruction.with_buffers(new), {})
 
     def without_homes(self, unread: set[Buffer]) -> _Moved:
         """A contraction without those results that it has for partial sums alone."""
-        homes = unread.intersection(homes_of_sums(self.given)) if unread else set[Buffer]()
-        kernel = self.given.kernel
-        return _Moved(without_results(kernel, homes), self.places) if homes and kernel is not None else self
+        homes = unread.intersection(homes_of_sums(self.original)) if unread else set[Buffer]()
+        kernel = self.original.kernel
+        return _Moved(without_results(kernel, homes), self.targets) if homes and kernel is not None else self
 
     @property
     def instruction(self) -> Instruction:
-        return self.given.with_buffers(self.places)
+        return self.original.with_buffers(self.targets)
 
     @property
     def activations(self) -> list[Buffer]:
-        return [self.places.get(buffer, buffer) for buffer in self.given.activations]
+        return [self.targets.get(buffer, buffer) for buffer in self.original.activations]
 
 
 def _moved(instructions: Sequence[_Moved]) -> list[Instruction]:
@@ -125,36 +124,38 @@ def _in_place(
     lives = {buffer: life for buffer, life in lifetimes(instructions).items() if among is None or buffer in among}
     first = {buffer: begin for buffer, (begin, _) in lives.items()}
     last = {buffer: end for buffer, (_, end) in lives.items()}
-    place: dict[Buffer, Buffer] = {}
-    result: list[_Moved] = []
+    targets: dict[Buffer, Buffer] = {}
+    moved: list[_Moved] = []
     for position, instruction in enumerate(instructions):
-        own = _Moved.of(instruction, place)
+        own = _Moved.of(instruction, targets)
         if sums is None or position in sums:
-            own = own.without_homes({b for b in own.given.writes if lives.get(b) == (position, position)})
-        for given, taken in _pairs(own, position, first, last, sums is None or position in sums):
-            if given.shape == taken.shape or _has_views(given, taken, instructions[position:]):
-                place[given] = taken
-                last[taken] = last[given]
-            elif _has_views(taken, given, (each.instruction for each in (*result, own) if taken in each.activations)):
-                flat = replace(taken, type=given.type, layout=given.layout)
-                result = [before.on({taken: flat}) for before in result]
-                own = own.on({taken: flat})
-                place = {given: flat, **{b: flat if other is taken else other for b, other in place.items()}}
-                last[flat] = last[given]
-        result.append(_Moved(own.given, {b: place[b] for b in own.given.operands if b in place}))
-    return result
+            own = own.without_homes({b for b in own.original.writes if lives.get(b) == (position, position)})
+        for result, operand in _pairs(own, position, first, last, sums is None or position in sums):
+            if result.shape == operand.shape or _has_views(result, operand, instructions[position:]):
+                targets[result] = operand
+                last[operand] = last[result]
+            elif _has_views(
+                operand, result, (each.instruction for each in (*moved, own) if operand in each.activations)
+            ):
+                flat = replace(operand, type=result.type, layout=result.layout)
+                moved = [before.with_buffers({operand: flat}) for before in moved]
+                own = own.with_buffers({operand: flat})
+                targets = {result: flat, **{b: flat if other is operand else other for b, other in targets.items()}}
+                last[flat] = last[result]
+        moved.append(_Moved(own.original, {b: targets[b] for b in own.original.operands if b in targets}))
+    return moved
 
 
 def _pairs(
     own: _Moved, position: int, first: Mapping[Buffer, int], last: Mapping[Buffer, int], sums: bool
 ) -> Iterator[tuple[Buffer, Buffer]]:
     """Results that the instruction at a position is the first to write, each with a place that ends there."""
-    if not any(first.get(buffer) == position and buffer not in own.places for buffer in own.given.writes):
+    if not any(first.get(buffer) == position and buffer not in own.targets for buffer in own.original.writes):
         return
-    ending = {b for b in own.given.activations if last.get(own.places.get(b, b)) == position}
-    for result, operand in pairs(own.given, ending, sums):
+    ending = {b for b in own.original.activations if last.get(own.targets.get(b, b)) == position}
+    for result, operand in pairs(own.original, ending, sums):
         if first.get(result) == position:
-            yield result, own.places.get(operand, operand)
+            yield result, own.targets.get(operand, operand)
 
 
 def pairs(instruction: Instruction, ending: set[Buffer], sums: bool = True) -> Iterator[tuple[Buffer, Buffer]]:
@@ -223,12 +224,14 @@ def _has_views(buffer: Buffer, other: Buffer, instructions: Iterable[Instruction
         if buffer in instruction.touched:
             if instruction.kernel is None:
                 return False
-            if any(viewed(index, buffer.shape, other.shape) is None for index in _places(instruction.kernel, buffer)):
+            if any(
+                viewed(index, buffer.shape, other.shape) is None for index in _subscripts(instruction.kernel, buffer)
+            ):
                 return False
     return True
 
 
-def _places(kernel: Kernel, buffer: Buffer) -> Iterator[tuple[Expr, ...]]:
+def _subscripts(kernel: Kernel, buffer: Buffer) -> Iterator[tuple[Expr, ...]]:
     """The subscripts of everything that touches a buffer."""
     yield from (load.index for load in kernel.survey.loads if load.buffer is buffer)
     for each in statements(kernel.body):

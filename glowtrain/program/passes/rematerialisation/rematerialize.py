@@ -143,15 +143,15 @@ class Rematerialize:
         instructions, names = program.instructions, Names(buffer.name for buffer in program.buffers)
         plain, slicing = peak_bytes(instructions), self.slicing(peak_bytes(instructions), 0)
 
-        def peak(found: Program) -> tuple[int, float]:
-            sliced = slicing.run(found.instructions, names.copy())
+        def peak(candidate: Program) -> tuple[int, float]:
+            sliced = slicing.run(candidate.instructions, names.copy())
             return max(sliced.live()), total(sliced.instructions, self.rates) + sliced.time
 
         before, time = peak(program)
-        for found in islice(duplications(program, plain // LARGE_PART, self.limits), MOST_TRIED):
-            lower, longer = peak(found)
+        for candidate in islice(duplications(program, plain // LARGE_PART, self.limits), MOST_TRIED):
+            lower, longer = peak(candidate)
             if lower < before and longer - time <= allowed:
-                return found
+                return candidate
         return program
 
     @property

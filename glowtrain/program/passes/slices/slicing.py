@@ -87,7 +87,7 @@ class Sliced:
 
     instructions: list[Instruction]
     cuts: tuple[SliceCut, ...]
-    places: tuple[int, ...]
+    new_positions: tuple[int, ...]
 
     @property
     def time(self) -> float:
@@ -96,7 +96,7 @@ class Sliced:
     def live(self) -> list[int]:
         """Bytes alive at each of the given instructions, where results take the places of operands."""
         live = live_in_place(self.instructions)
-        return [live[place] for place in self.places]
+        return [live[position] for position in self.new_positions]
 
     def cut_at(self, position: int) -> SliceCut | None:
         """The group in slices of which an instruction is."""
@@ -244,23 +244,23 @@ def trip_counts(extent: int) -> tuple[int, ...]:
 
 def _applied(instructions: Sequence[Instruction], cuts: Sequence[SliceCut], names: Names) -> Sliced:
     """The instructions with these groups in slices."""
-    result, places = list[Instruction](), dict[int, int]()
+    result, new_positions = list[Instruction](), dict[int, int]()
 
     def plain(positions: Iterable[int]) -> None:
         for at in positions:
-            places[at] = len(result)
+            new_positions[at] = len(result)
             result.append(instructions[at])
 
     begin = 0
     for cut in cuts:
         group = cut.group
         plain((*range(begin, group.first), *group.before))
-        places.update(dict.fromkeys(group.members, len(result)))
+        new_positions.update(dict.fromkeys(group.members, len(result)))
         result.append(in_slices(instructions, group, cut.size, names))
         plain(group.after)
         begin = group.last + 1
     plain(range(begin, len(instructions)))
-    return Sliced(result, tuple(cuts), tuple(places[at] for at in range(len(instructions))))
+    return Sliced(result, tuple(cuts), tuple(new_positions[at] for at in range(len(instructions))))
 
 
 def in_slices(instructions: Sequence[Instruction], group: SliceGroup, size: int, names: Names) -> Repeat:
