@@ -1,6 +1,16 @@
 """The loop language, walks over it, and the affine analysis of its subscripts."""
 
-from glowtrain.loops.affine import Affine, address, affine, apart, expression, flatten, needs_check, unflatten, within
+from glowtrain.loops.affine import (
+    Affine,
+    address,
+    affine,
+    always_differ,
+    expression,
+    flatten,
+    needs_check,
+    unflatten,
+    within,
+)
 from glowtrain.loops.functions import FUNCTIONS
 from glowtrain.loops.language import (
     Accumulate,
@@ -67,7 +77,7 @@ __all__ = [
     "Written",
     "address",
     "affine",
-    "apart",
+    "always_differ",
     "bitcast",
     "call",
     "cast",

@@ -240,9 +240,9 @@ def within(subscript: Affine, extent: int) -> bool:
     return low >= 0 and high < extent
 
 
-def apart(a: Affine, b: Affine, own: Set[Index]) -> bool:
-    """Whether two values differ, whatever ``own`` indices are in each of them; all others are the same in both."""
-    (fixed, free), (other, others) = (_divided(value, own) for value in (a, b))
+def always_differ(a: Affine, b: Affine, varying: Set[Index]) -> bool:
+    """Whether two values differ, whatever ``varying`` indices are in each of them; all others are the same in both."""
+    (fixed, free), (other, others) = (_divided(value, varying) for value in (a, b))
     difference = combine([(fixed, 1), (other, -1)])
     if not free.terms and not others.terms and _unequal_remainders(difference):
         return True
@@ -250,9 +250,9 @@ def apart(a: Affine, b: Affine, own: Set[Index]) -> bool:
     return low + least > last or high + most < first
 
 
-def _divided(value: Affine, own: Set[Index]) -> tuple[Affine, Affine]:
+def _divided(value: Affine, varying: Set[Index]) -> tuple[Affine, Affine]:
     """The part that other indices alone decide, with the constant, and the rest."""
-    fixed = tuple((atom, c) for atom, c in value.terms if _without(atom, own))
+    fixed = tuple((atom, c) for atom, c in value.terms if _without(atom, varying))
     return Affine(value.constant, fixed), Affine(0, tuple(term for term in value.terms if term not in fixed))
 
 

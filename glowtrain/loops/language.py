@@ -45,7 +45,7 @@ class Buffer:
         object.__setattr__(self, "layout", self.layout or tuple(range(self.type.rank)))
 
     @property
-    def known(self) -> Array | None:
+    def constant_array(self) -> Array | None:
         """The elements of a constant."""
         return elements_of(self.initial) if self.kind == "constant" and self.initial is not None else None
 

@@ -148,12 +148,12 @@ def cast_of_cast(node: Node) -> Sequence[Value] | None:
     source = _operand(inner)
     return (
         (operator(source),)
-        if holds_all(x.dtype, source.dtype) and wrap_alike(source.dtype, x.dtype, operator.to)
+        if holds_all(x.dtype, source.dtype) and wrap_equally(source.dtype, x.dtype, operator.to)
         else None
     )
 
 
-def wrap_alike(source: DType, wide: DType, to: DType) -> bool:
+def wrap_equally(source: DType, wide: DType, to: DType) -> bool:
     """Whether numbers too large for ``to`` come out the same from ``source`` and, if ``wide`` holds them, from there:
     floats wrap as far as i32 holds them, or i64 for some (:func:`glowtrain.loops.functions.truncated`)."""
     return not (source == u32 and wide.is_float) or to.is_float or to in (boolean, u32, i64, u64)
@@ -224,7 +224,7 @@ def expand_of_expand(node: Node) -> Sequence[Value] | None:
     return (Expand(shape=node.output.shape)(_operand(inner)),)
 
 
-def known_condition(node: Node) -> Sequence[Value] | None:
+def constant_condition(node: Node) -> Sequence[Value] | None:
     """Where with a condition that is true, or false, everywhere; or with one value in both places."""
     condition, x, y = (_operand(node, place) for place in range(3))
     if x is y or _is_filled(condition, True):
@@ -333,7 +333,7 @@ RULES: tuple[tuple[tuple[type, ...], Change], ...] = (
     ((Transpose,), transpose_of_transpose),
     ((Reshaping,), reshape_of_reshape),
     ((Expand,), expand_of_expand),
-    ((Where,), known_condition),
+    ((Where,), constant_condition),
     ((Where,), masked_before_pool),
     ((ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd), reduction_of_one),
     ((Concat,), concat_of_split),

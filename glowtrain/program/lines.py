@@ -1,4 +1,4 @@
-"""The lines of a program's text, and their tokens."""
+"""Tokenize the lines of a program's text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs and plans from their text; the grammar stands in :mod:`glowtrain.program.text`."""
+"""Parse programs and plans; the grammar stands in :mod:`glowtrain.program.text`."""
 
 from __future__ import annotations
 

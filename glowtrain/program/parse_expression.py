@@ -1,4 +1,4 @@
-"""Expressions of a program's text, with the element types of numbers from what stands beside them."""
+"""Parse expressions of a program's text, with the element types of numbers from what stands beside them."""
 
 from __future__ import annotations
 

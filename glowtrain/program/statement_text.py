@@ -1,4 +1,4 @@
-"""Statements and expressions of programs as text; the grammar stands in :mod:`glowtrain.program.text`.
+"""Print statements and expressions of programs; the grammar stands in :mod:`glowtrain.program.text`.
 
 A number alone has no element type: it takes that of the operands beside it, or of the buffer that it is stored to,
 or i64. Where that is not its type, the type is printed behind it, as in ``0.5:f32``.

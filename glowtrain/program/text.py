@@ -1,4 +1,4 @@
-"""The text form of programs and plans: printed here, read back by :mod:`glowtrain.program.parse`.
+"""The text of programs and plans: printed here, read back by :mod:`glowtrain.program.parse`.
 
     program     ::= "program" NAME declaration* instruction*
     plan        ::= "plan" NAME ":" "arena" size "bytes" "," "peak" size "bytes" ("," "alignment" size "bytes")?
@@ -138,7 +138,7 @@ def _notes(buffer: Buffer, program: Program, offsets: Mapping[Buffer, int]) -> s
 
 def _inline(buffer: Buffer) -> str | None:
     """A constant's contents written out, if they are short and read back to the same bits."""
-    array = buffer.known
+    array = buffer.constant_array
     if array is None or array.size > INLINE_ELEMENTS or not buffer.type.accepts(array):
         return None
     texts = [number_text(element.item(), buffer.dtype) for element in array.reshape(-1)]

@@ -27,7 +27,7 @@ from glowtrain.loops import (
     Ref,
     Statement,
     Store,
-    apart,
+    always_differ,
     call,
     expressions,
     flatten,
@@ -263,7 +263,7 @@ class _Verifier:
         fixed: set[Index] = set()
         for a, b in zip(index, other.index, strict=True):
             free = self.facts.free(a) | self.facts.free(b)
-            if apart(self.facts.affine(a), self.facts.affine(b), free - outer):
+            if always_differ(self.facts.affine(a), self.facts.affine(b), free - outer):
                 return True
             if free <= outer and not depends_on_data(a) and not depends_on_data(b):
                 low, high = self._range(call("ne", a, b))

@@ -245,7 +245,7 @@ PASSES = [
     ),
     Mistake(
         "known condition takes the other branch",
-        simplify.known_condition,
+        simplify.constant_condition,
         around(branches_swapped),
         suite(laws.test_passes_keep_results),
     ),

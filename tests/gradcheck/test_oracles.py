@@ -204,9 +204,9 @@ def test_floats_that_name_images_are_checked() -> None:
     """The first column of MaxRoiPool's regions is an image's number; the others may be anything."""
     (allowed,) = MaxRoiPool((1, 1)).index_ranges(*_types((2, 1, 3, 3), (2, 5))).values()
     regions: Array = np.array([[1.0, -9.0, 0.0, 1e9, np.inf], [0.0, 0.0, 0.0, 2.0, 2.0]])
-    assert not allowed.outside(regions).any()
+    assert not allowed.violations(regions).any()
     regions[1, 0] = 2.0
-    assert np.argwhere(allowed.outside(regions)).tolist() == [[1, 0]]
+    assert np.argwhere(allowed.violations(regions)).tolist() == [[1, 0]]
 
 
 def _types(*shapes: tuple[int, ...]) -> list[Any]:

@@ -150,7 +150,7 @@ WRONG: list[tuple[Operator, tuple[TensorType | None, ...], str]] = [
     (QuantizeLinear(output_dtype=i32), (f32[2], f32[()]), "i32 is none of the quantized types"),
     (QuantizeLinear(output_dtype=i4), (f32[2], f32[()], u8[()]), "output_dtype differs"),
     (QuantizeLinear(), (u8[2], f32[()]), "must be floating or i32"),
-    (QuantizeLinear(axis=0), (f32[3, 2], f32[2]), "2 scales for the 3 places on axis 0"),
+    (QuantizeLinear(axis=0), (f32[3, 2], f32[2]), "2 scales for the 3 positions on axis 0"),
     (QuantizeLinear(block_size=2), (f32[3, 4], f32[3, 4]), r"scales must have shape \[3, 2\]"),
     (QuantizeLinear(), (f32[3, 2], f32[2], u8[1]), "one shape"),
     (DequantizeLinear(), (f32[2], f32[()]), "what is dequantized"),

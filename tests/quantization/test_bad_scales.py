@@ -139,7 +139,7 @@ def test_zero_points_of_floats_are_zero() -> None:
 BROKEN: dict[str, tuple[Callable[[], ModelProto], str]] = {
     "axis past the last": (lambda: quantize(vector(1, 1, 1, 1), axis=5), r"axis 5 is outside \[-2, 1\]"),
     "axis before the first": (lambda: quantize(vector(1, 1, 1, 1), axis=-3), r"axis -3 is outside \[-2, 1\]"),
-    "count of scales": (lambda: quantize(vector(1, 1, 1)), "3 scales for the 4 places on axis 1"),
+    "count of scales": (lambda: quantize(vector(1, 1, 1)), "3 scales for the 4 positions on axis 1"),
     "zero points' shape": (
         lambda: quantize(vector(1, 1, 1, 1), np.zeros(2, np.uint8)),
         "scale and zero point must have one shape",

@@ -145,7 +145,7 @@ def test_is_saved_as_quantize_and_dequantize() -> None:
         ((gt.f32[3], gt.f64[()], gt.i8[()]), "x and its scale must have one floating element type"),
         ((gt.i32[3], gt.i32[()], gt.i8[()]), "x and its scale must have one floating element type"),
         ((gt.f32[3], gt.f32[()], gt.i32[()]), "the zero point's type must be the quantized one"),
-        ((gt.f32[3, 2], gt.f32[3], gt.i8[3]), "3 scales for the 2 places on axis 1"),
+        ((gt.f32[3, 2], gt.f32[3], gt.i8[3]), "3 scales for the 2 positions on axis 1"),
         ((gt.f32[3, 2], gt.f32[2], gt.i8[()]), "scale and zero point must have one shape"),
     ],
 )

@@ -145,7 +145,7 @@ def test_axes_and_numbers_of_scales_that_do_not_fit() -> None:
     three = np.ones(3, np.float32), np.zeros(3, np.int8)
     with pytest.raises(ShapeError, match=r"axis 5 is outside \[-2, 1\]"):
         Parameters(*three, axis=5).quantized(x)
-    with pytest.raises(ShapeError, match="3 scales for the 2 places on axis 0"):
+    with pytest.raises(ShapeError, match="3 scales for the 2 positions on axis 0"):
         Parameters(*three, axis=0).quantized(x)
     with pytest.raises(ShapeError, match="with block_size=2 on axis 1 the scales must have shape"):
         Parameters(*three, axis=1, block_size=2).quantized(x)

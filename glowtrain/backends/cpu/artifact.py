@@ -84,9 +84,9 @@ class NativeArtifact(Artifact):
             for number, buffer in enumerate(code.externals)
         )
         constants = {
-            slot.name: aligned(np.transpose(buffer.known, buffer.layout))
+            slot.name: aligned(np.transpose(buffer.constant_array, buffer.layout))
             for slot, buffer in zip(slots, code.externals, strict=True)
-            if buffer.known is not None
+            if buffer.constant_array is not None
         }
         outputs = {name: buffer.type for name, buffer in plan.program.outputs.items()}
         own = objects, code.target, code.entry, plan.arena, code.workspace

@@ -233,9 +233,9 @@ def _operand(load: Load, inner: Sequence[Index], lasting: Set[Buffer] = frozense
 
 def is_small(buffer: Buffer) -> bool:
     """Whether all elements of a constant are known to be so small that more instructions are exact."""
-    if buffer.known is None or buffer.dtype != i8:
+    if buffer.constant_array is None or buffer.dtype != i8:
         return False
-    return bool(np.all(np.abs(buffer.known.astype(np.int16)) <= dot.SMALL))
+    return bool(np.all(np.abs(buffer.constant_array.astype(np.int16)) <= dot.SMALL))
 
 
 def _axes(load: Load, inner: Sequence[Index]) -> tuple[Axis, ...]:

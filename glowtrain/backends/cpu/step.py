@@ -171,7 +171,7 @@ class _Step:
         """What a module of this text, whose threads need so many bytes each, is for this program."""
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.functions.users.items()}
         own = self.plan, self.target, self.entry, text, tuple(self.externals), workspace
-        panels = {made: source for source, made in self.packed.items() if made.known is None}
+        panels = {made: source for source, made in self.packed.items() if made.constant_array is None}
         return Code(*own, functions, tuple(self.calls), tuple(self.natives), tuple(self.counted), panels)
 
     def text(self) -> list[str]:
@@ -304,9 +304,9 @@ def _lasting(plan: Plan) -> frozenset[Buffer]:
 
 def packed(buffer: Buffer, packing: Packing) -> Buffer:
     """A constant in another encoding, as bytes; or a variable, of whose elements nothing is known."""
-    if buffer.known is None:
+    if buffer.constant_array is None:
         return Buffer(f"{buffer.name}.packed", TensorType(u8, (packing.nbytes,)), "variable")
-    memory = np.ascontiguousarray(np.transpose(buffer.known, buffer.layout)).reshape(-1)
+    memory = np.ascontiguousarray(np.transpose(buffer.constant_array, buffer.layout)).reshape(-1)
     data = packing.apply(memory)
     return Buffer(f"{buffer.name}.packed", TensorType(u8, data.shape), "constant", initial=data)
 

@@ -43,7 +43,7 @@ class IndexRange:
             return bool(array.view(f"u{array.dtype.itemsize}").max() <= self.high)
         return bool(self.low <= array.min() and array.max() <= self.high)
 
-    def outside(self, array: Array) -> Array:
+    def violations(self, array: Array) -> Array:
         """Where an array has other values."""
         wrong: Array = (array < np.asarray(self.low)) | (array > np.asarray(self.high))
         return wrong if self.ignored is None else wrong & (array != self.ignored)
@@ -108,7 +108,7 @@ class IndexUse:
         allowed = self.allowed
         if self.rearranged and isinstance(allowed.low, int) and array.dtype.kind in "iu":
             allowed = replace(allowed, low=max(allowed.low, 0))
-            return allowed.holds(array) or not allowed.outside(array).any()
+            return allowed.holds(array) or not allowed.violations(array).any()
         return not self.problem(array)
 
     def problem(self, array: Array) -> str:
@@ -117,7 +117,7 @@ class IndexUse:
         with np.errstate(all="ignore"):
             for node in self.path:
                 indices = np.asarray(node.operator.reference(*(None if v is None else indices for v in node.inputs)))
-        wrong = self.allowed.outside(indices)
+        wrong = self.allowed.violations(indices)
         if not wrong.any():
             return ""
         value = indices[wrong][0]
@@ -151,8 +151,8 @@ def check_constant_indices(node: Node) -> None:
     types = [None if value is None else value.type for value in node.inputs]
     for position, allowed in node.operator.index_ranges(*types).items():
         value = node.inputs[position]
-        if isinstance(value, Constant) and not allowed.holds(value.array) and allowed.outside(value.array).any():
-            place = tuple(np.argwhere(allowed.outside(value.array))[0].tolist())
+        if isinstance(value, Constant) and not allowed.holds(value.array) and allowed.violations(value.array).any():
+            place = tuple(np.argwhere(allowed.violations(value.array))[0].tolist())
             raise node.operator.fail(f"index {value.array[place]} at {list(place)} is not in {allowed}", *types)
 
 

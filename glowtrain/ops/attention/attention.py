@@ -60,7 +60,7 @@ class Attention(Operator):
     def infer(self, *inputs: Any) -> tuple[TensorType, ...]:
         q, k, v, mask, past_key, _, lengths = types = operands(self, inputs)
         self._check_attributes(*types)
-        queries, keys, values = (self._split_shape(x, place > 0, *types) for place, x in enumerate((q, k, v)))
+        queries, keys, values = (self._split_shape(x, position > 0, *types) for position, x in enumerate((q, k, v)))
         (batch, heads, _, size), (_, shared, count, _) = queries, keys
         if keys != (batch, shared, count, size) or values[:3] != keys[:3] or not shared or heads % shared:
             rule = "must agree in batch and sizes, K and V in heads, of which Q must have a multiple"
@@ -246,14 +246,14 @@ def operands(operator_: Operator, inputs: Sequence[Any]) -> list[Any]:
     return [*inputs, *(None,) * (len(OPERANDS) - len(inputs))]
 
 
-def inner_reshaped(x: Value, kept: int, shape: Shape) -> Value:
-    """``x`` with the axes after the first ``kept`` in another shape.
+def inner_reshaped(x: Value, leading: int, shape: Shape) -> Value:
+    """``x`` with the axes after the first ``leading`` in another shape.
 
     The kept extents are not written down (0 in a Reshape keeps one), so that a saved model leaves them open.
     """
     if 0 in shape:
-        return reshape(x, (*x.shape[:kept], *shape))
-    result: Value = x if x.shape[kept:] == shape else Reshape(shape=(*(0,) * kept, *shape))(x)
+        return reshape(x, (*x.shape[:leading], *shape))
+    result: Value = x if x.shape[leading:] == shape else Reshape(shape=(*(0,) * leading, *shape))(x)
     return result
 
 

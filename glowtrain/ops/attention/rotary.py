@@ -37,7 +37,7 @@ class RotaryEmbedding(Operator):
         if len(inputs) not in (3, 4) or any(type_ is None for type_ in inputs[:3]):
             raise self.fail("takes X, cos_cache, sin_cache and optionally position_ids", *inputs)
         x, cos, sin = inputs[:3]
-        places = inputs[3] if len(inputs) > 3 else None
+        positions = inputs[3] if len(inputs) > 3 else None
         if not x.dtype.is_float or (cos.dtype, sin.dtype) != (x.dtype, x.dtype):
             raise self.fail("X, cosines and sines must be of one float type", *inputs)
         if x.rank not in (3, 4) or (x.rank == 3 and (not self.num_heads or x.shape[2] % self.num_heads)):
@@ -46,13 +46,13 @@ class RotaryEmbedding(Operator):
         rotated = self.rotary_embedding_dim or size
         if rotated % 2 or not 0 <= rotated <= size:
             raise self.fail(f"{rotated} elements of {size} cannot be rotated in pairs", *inputs)
-        if places is not None and (places.shape != (batch, count) or not places.dtype.is_integer):
+        if positions is not None and (positions.shape != (batch, count) or not positions.dtype.is_integer):
             raise self.fail(f"position_ids must be integers of shape [{batch}, {count}]", *inputs)
-        if places is not None:
-            require_indices(self, places, *inputs)
-        leading = (batch, count) if places is None else cos.shape[:1]
+        if positions is not None:
+            require_indices(self, positions, *inputs)
+        leading = (batch, count) if positions is None else cos.shape[:1]
         if cos.shape != (*leading, rotated // 2) or sin.shape != cos.shape:
-            wanted = f"[{batch}, {count}, {rotated // 2}]" if places is None else f"[positions, {rotated // 2}]"
+            wanted = f"[{batch}, {count}, {rotated // 2}]" if positions is None else f"[positions, {rotated // 2}]"
             raise self.fail(f"cosines and sines must have shape {wanted}", *inputs)
         result: TensorType = x
         return result
@@ -64,11 +64,11 @@ class RotaryEmbedding(Operator):
         heads = self.num_heads or 1
         return shape[0], shape[1], heads, shape[2] // heads
 
-    def reference(self, x: Array, cos: Array, sin: Array, places: Array | None = None) -> Array:
+    def reference(self, x: Array, cos: Array, sin: Array, positions: Array | None = None) -> Array:
         batch, count, heads, size = self._split(x.shape)
         wide = widened(x).transpose(0, 2, 1, 3) if x.ndim == 4 else widened(x)
         y: Array = wide.reshape(batch, count, heads, size).copy()
-        table = (cos, sin) if places is None else (cos[places], sin[places])
+        table = (cos, sin) if positions is None else (cos[positions], sin[positions])
         c, s = (widened(numbers)[:, :, None] for numbers in table)
         rotated = self.rotary_embedding_dim or size
         first = np.arange(0, rotated, 2) if self.interleaved else np.arange(rotated // 2)
@@ -78,16 +78,16 @@ class RotaryEmbedding(Operator):
         y = y.transpose(0, 2, 1, 3) if x.ndim == 4 else y.reshape(x.shape)
         return np.ascontiguousarray(y, x.dtype)
 
-    def decompose(self, x: Value, cos: Value, sin: Value, places: Value | None = None) -> Value:
+    def decompose(self, x: Value, cos: Value, sin: Value, positions: Value | None = None) -> Value:
         _, _, heads, size = self._split(x.shape)
         split = x if x.rank == 4 else inner_reshaped(x, 2, (heads, size))
         wide = as_dtype(split, accumulator(x.dtype))
         rotated = self.rotary_embedding_dim or size
-        if places is not None:
-            cos, sin = Gather(axis=0)(cos, places), Gather(axis=0)(sin, places)
+        if positions is not None:
+            cos, sin = Gather(axis=0)(cos, positions), Gather(axis=0)(sin, positions)
         spread = Unsqueeze(axes=(1,) if x.rank == 4 else (2,))
         c, s = (as_dtype(spread(table), wide.dtype) for table in (cos, sin))
-        a, b = (self._part(wide, place, rotated) for place in (0, 1))
+        a, b = (self._part(wide, position, rotated) for position in (0, 1))
         turned: tuple[Value, ...] = (a * c - b * s, a * s + b * c)
         if self.interleaved:
             pairs = Concat(axis=-1)(*(Unsqueeze(axes=(-1,))(value) for value in turned))
@@ -97,11 +97,11 @@ class RotaryEmbedding(Operator):
         y = Concat(axis=-1)(*parts) if len(parts) > 1 else parts[0]
         return inner_reshaped(as_dtype(y, x.dtype), 2, x.shape[2:])
 
-    def _part(self, x: Value, place: int, rotated: int) -> Value:
+    def _part(self, x: Value, position: int, rotated: int) -> Value:
         """The first or the second elements of all pairs."""
         if self.interleaved:
-            return _cut(x, place, rotated, 2)
-        return _cut(x, place * rotated // 2, (place + 1) * rotated // 2, 1)
+            return _cut(x, position, rotated, 2)
+        return _cut(x, position * rotated // 2, (position + 1) * rotated // 2, 1)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -117,8 +117,8 @@ class RotaryEmbedding(Operator):
         if draw.boolean():
             return Sample(rotary, (x, draw.floats((batch, count, half)), draw.floats((batch, count, half))))
         table = draw.integer(1, 4)
-        places = draw.integers((batch, count), 0, table - 1)
-        return Sample(rotary, (x, draw.floats((table, half)), draw.floats((table, half)), places))
+        positions = draw.integers((batch, count), 0, table - 1)
+        return Sample(rotary, (x, draw.floats((table, half)), draw.floats((table, half)), positions))
 
 
 def _cut(x: Value, start: int, end: int, step: int) -> Value:

@@ -57,12 +57,12 @@ class Elimination(Operator):
         every = np.arange(count)
         det, row, column = np.ones(count, x.dtype), np.zeros((count, m), x.dtype), np.zeros((count, n), x.dtype)
         for k in range(n):
-            place = k + np.argmax(np.abs(work[:, k:, k]), axis=1)
-            pivot = work[every, place, k]
-            det = det * np.where(place == k, pivot, -pivot)
+            position = k + np.argmax(np.abs(work[:, k:, k]), axis=1)
+            pivot = work[every, position, k]
+            det = det * np.where(position == k, pivot, -pivot)
             with np.errstate(divide="ignore"):
-                row = work[every, place] * np.where(pivot == 0, 0, 1 / pivot)[:, None]
-            work[every, place] = work[:, k]
+                row = work[every, position] * np.where(pivot == 0, 0, 1 / pivot)[:, None]
+            work[every, position] = work[:, k]
             column = work[:, :, k].copy()
             column[:, k] = 0
             work -= column[:, :, None] * row[:, None]
@@ -109,22 +109,22 @@ class Elimination(Operator):
         """Choose a pivot, scale its row, bring it to row k, and take multiples of it from all others."""
         work, det, row, column = outputs
         (n, m), dtype = work.shape[-2:], work.dtype
-        peak, place, pivot, scale = Ref(dtype, "peak"), Ref(i64, "place"), Ref(dtype, "pivot"), Ref(dtype, "scale")
+        peak, position, pivot, scale = Ref(dtype, "peak"), Ref(i64, "place"), Ref(dtype, "pivot"), Ref(dtype, "scale")
 
         def size(r: Expr) -> Expr:
             return select(r < k, -1.0, call("abs", work[(*batch, r, k)]))
 
-        def found(r: Expr) -> Expr:
+        def pivot_row(r: Expr) -> Expr:
             largest = call("or", call("eq", size(r), peak), call("isnan", size(r)))  # the first NaN, as in argmax
             return select((r >= k) & largest, r, n - 1)
 
-        chosen = call("max", call("min", place, n - 1), 0)
+        chosen = call("max", call("min", position, n - 1), 0)
         i, j, p, q, s = indices_of((n, m, m, m, n), "e")
-        same = call("eq", place, k)
+        same = call("eq", position, k)
         eliminated = work[(*batch, i, j)] - column[(*batch, i)] * row[(*batch, j)]
         return [
             Let(peak, reduce("max", (n,), size)),
-            Let(place, reduce("min", (n,), found)),
+            Let(position, reduce("min", (n,), pivot_row)),
             Let(pivot, work[(*batch, chosen, k)]),
             Let(scale, select(call("eq", pivot, 0.0), 0.0, 1.0 / pivot)),
             det.store(batch, det[batch] * select(same, pivot, -pivot)),
@@ -152,13 +152,13 @@ def _reduced(work: Value, det: Value, here: Value, left: Value) -> tuple[Value, 
         result: Value = ReduceSum(axes=(2,))(Where()(reshape(here, (1, n)), Slice((0,), (n,), (2,))(x), 0.0))
         return result
 
-    place = ArgMax(axis=1)(Where()(left, Abs()(column_at(work)), -1.0))
-    found = Equal()(place, constant(np.arange(n)[:, None]))
-    pivot = column_at(row_at(found))
+    position = ArgMax(axis=1)(Where()(left, Abs()(column_at(work)), -1.0))
+    pivot_row = Equal()(position, constant(np.arange(n)[:, None]))
+    pivot = column_at(row_at(pivot_row))
     none = Equal()(pivot, 0.0)
-    row = row_at(found) * Where()(none, 0.0, 1.0 / Where()(none, 1.0, pivot))
-    same = ReduceMax(axes=(1,))(as_dtype(And()(found, here), work.dtype))
-    swapped_rows = Where()(found, row_at(here), work)
+    row = row_at(pivot_row) * Where()(none, 0.0, 1.0 / Where()(none, 1.0, pivot))
+    same = ReduceMax(axes=(1,))(as_dtype(And()(pivot_row, here), work.dtype))
+    swapped_rows = Where()(pivot_row, row_at(here), work)
     column = Where()(here, 0.0, column_at(swapped_rows))
     return Where()(here, row, swapped_rows - column * row), det * pivot * (same * 2 - 1), row, column
 

@@ -77,9 +77,9 @@ class Scan(Operator):
         extent = inputs[self.num_states].shape[self._input_axes(inputs)[0]]
         return extent // self._part(0) if self.parts else extent
 
-    def _part(self, place: int) -> int:
+    def _part(self, position: int) -> int:
         """The elements of axis 0 that a step takes of a scan input."""
-        return self.body.inputs[self.num_states + place].shape[0]
+        return self.body.inputs[self.num_states + position].shape[0]
 
     def _input_axes(self, inputs: Sequence[Any]) -> Ints:
         slices = self.body.inputs[self.num_states : self.num_states + self.num_scan_inputs]
@@ -97,24 +97,26 @@ class Scan(Operator):
         self._check_attributes(*inputs)
         steps, states = self.steps(*inputs), self.num_states
         axes = self._input_axes(inputs)
-        for place, (given, declared) in enumerate(zip(inputs, self.body.inputs, strict=True)):
+        for position, (given, declared) in enumerate(zip(inputs, self.body.inputs, strict=True)):
             shape = given.shape
-            if states <= place < states + self.num_scan_inputs and self.parts:
+            if states <= position < states + self.num_scan_inputs and self.parts:
                 if shape[:1] != (steps * declared.shape[0],):
-                    raise self.fail(f"scan input {place - states} must have {steps} parts of {declared.type}", *inputs)
+                    raise self.fail(
+                        f"scan input {position - states} must have {steps} parts of {declared.type}", *inputs
+                    )
                 shape = (declared.shape[0], *shape[1:])
-            elif states <= place < states + self.num_scan_inputs:
-                axis = axes[place - states]
+            elif states <= position < states + self.num_scan_inputs:
+                axis = axes[position - states]
                 if len(shape) <= axis or shape[axis] != steps:
-                    raise self.fail(f"scan input {place - states} must have extent {steps} on axis {axis}", *inputs)
+                    raise self.fail(f"scan input {position - states} must have extent {steps} on axis {axis}", *inputs)
                 shape = (*shape[:axis], *shape[axis + 1 :])
             if given.with_shape(shape) != declared.type:
-                rule = f"operand {place} gives the body {given.with_shape(shape)}, but it takes {declared.type}"
+                rule = f"operand {position} gives the body {given.with_shape(shape)}, but it takes {declared.type}"
                 raise self.fail(rule, *inputs)
         results = list(self.body.outputs.values())
-        for place, (before, after) in enumerate(zip(self.body.inputs[:states], results[:states], strict=True)):
+        for position, (before, after) in enumerate(zip(self.body.inputs[:states], results[:states], strict=True)):
             if before.type != after.type:
-                raise self.fail(f"state {place} goes in as {before.type} and comes out as {after.type}", *inputs)
+                raise self.fail(f"state {position} goes in as {before.type} and comes out as {after.type}", *inputs)
         stacks = zip(results[states:], self._output_axes(), strict=True)
         stacked = (v.type.with_shape((*v.shape[:axis], steps, *v.shape[axis:])) for v, axis in stacks)
         return (*(value.type for value in results[:states]), *stacked)
@@ -152,12 +154,12 @@ class Scan(Operator):
         sequences = zip(inputs[self.num_states : cut], self._input_axes(inputs), strict=True)
         scanned = [np.moveaxis(x, axis, 0) for x, axis in sequences]
         if self.parts:
-            scanned = [x.reshape((-1, self._part(place), *x.shape[1:])) for place, x in enumerate(scanned)]
+            scanned = [x.reshape((-1, self._part(position), *x.shape[1:])) for position, x in enumerate(scanned)]
         steps = scanned[0].shape[0]
         slices: list[list[Array]] = [[] for _ in range(self.num_scan_outputs)]
         for step in range(steps):
-            places = (steps - 1 - step if direction else step for direction in self.input_directions)
-            current = [x[place] for x, place in zip(scanned, places, strict=True)]
+            positions = (steps - 1 - step if direction else step for direction in self.input_directions)
+            current = [x[position] for x, position in zip(scanned, positions, strict=True)]
             results = run_body(self.body, [*states, *current, *inputs[cut:]])
             states = results[: self.num_states]
             for stack, result in zip(slices, results[self.num_states :], strict=True):
@@ -166,8 +168,8 @@ class Scan(Operator):
 
     def _stacked(self, slices: Sequence[list[Array]]) -> Iterable[Array]:
         values = list(self.body.outputs.values())[self.num_states :]
-        places = zip(slices, self.output_directions, self._output_axes(), values, strict=True)
-        for stack, direction, axis, value in places:
+        positions = zip(slices, self.output_directions, self._output_axes(), values, strict=True)
+        for stack, direction, axis, value in positions:
             ordered = stack[::-1] if direction else stack
             empty = np.zeros((*value.shape[:axis], 0, *value.shape[axis:]), value.dtype.numpy)
             yield np.stack(ordered, axis) if stack else empty
@@ -181,7 +183,7 @@ class Scan(Operator):
         for step in range(steps):
             current = [_slice(x, axis, steps - 1 - step if back else step) for x, axis, back in scanned]
             if self.parts:
-                rows = (self._part(place) for place in range(self.num_scan_inputs))
+                rows = (self._part(position) for position in range(self.num_scan_inputs))
                 current = [x[step * n : (step + 1) * n] for (x, *_), n in zip(scanned, rows, strict=True)]
             operands = (*states, *current, *inputs[cut:])
             results = rebuild(tuple(self.body.outputs.values()), dict(zip(self.body.inputs, operands, strict=True)))
@@ -189,8 +191,8 @@ class Scan(Operator):
             for stack, result in zip(slices, results[self.num_states :], strict=True):
                 stack.append(result)
         values = list(self.body.outputs.values())[self.num_states :]
-        places = zip(slices, self.output_directions, self._output_axes(), values, strict=True)
-        return (*states, *(_stack(stack[:: -1 if back else 1], axis, value) for stack, back, axis, value in places))
+        positions = zip(slices, self.output_directions, self._output_axes(), values, strict=True)
+        return (*states, *(_stack(stack[:: -1 if back else 1], axis, value) for stack, back, axis, value in positions))
 
     def decompose(self, *inputs: Any) -> Any:
         """The same with all scanned axes moved to the front."""
@@ -248,9 +250,9 @@ def run_body(body: Graph, inputs: Sequence[Array]) -> list[Array]:
     return [np.asarray(environment[value]) for value in body.outputs.values()]
 
 
-def _slice(x: Value, axis: int, place: int) -> Value:
+def _slice(x: Value, axis: int, position: int) -> Value:
     """x at a place of an axis."""
-    result: Value = Gather(axis)(x, constant(np.asarray(place)))
+    result: Value = Gather(axis)(x, constant(np.asarray(position)))
     return result
 
 

@@ -78,11 +78,11 @@ class ConvTransposeWindow(Operator):
 
     def _axis(self, axis: WindowAxis, extra: int, wanted: int) -> WindowAxis:
         """Turn x's axis into y's; SAME padding takes off what the window is wider than its stride."""
-        places = axis.extent
-        full = (places - 1) * axis.stride + extra + axis.width
+        positions = axis.extent
+        full = (positions - 1) * axis.stride + extra + axis.width
         if self.auto_pad.startswith("SAME") and not wanted:
             wanted = full - max(0, axis.width - axis.stride)
         if not wanted:
-            return replace(axis, extent=full - axis.begin - axis.end, out=places)
+            return replace(axis, extent=full - axis.begin - axis.end, out=positions)
         begin, end = split_padding(max(0, full - wanted), upper=self.auto_pad == "SAME_UPPER")
-        return replace(axis, extent=wanted, begin=begin, end=end, out=places)
+        return replace(axis, extent=wanted, begin=begin, end=end, out=positions)

@@ -1,6 +1,6 @@
 """Convolutions, and the two gradients of one as operators of their own.
 
-With p an output place, k a kernel tap, s the stride, d the dilation and b the padding before the first element, all
+With p an output position, k a kernel tap, s the stride, d the dilation and b the padding before the first element, all
 three are the same trilinear form, solved for one of its tensors:
 
     Conv                y[n, o, p]  = sum over i, k of  x[n, i, p s + k d - b] w[o, i, k]
@@ -22,7 +22,7 @@ from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.contraction.products import product
 from glowtrain.ops.convolution.attributes import ConvTransposeWindow, ConvWindow
-from glowtrain.ops.convolution.correlation import columns, convolve, gather_nests, place_rows, scatter
+from glowtrain.ops.convolution.correlation import columns, convolve, gather_nests, position_rows, scatter
 from glowtrain.ops.convolution.geometry import SlidingWindow, WindowAxis, window
 from glowtrain.ops.convolution.layouts import channels_first, channels_last, is_narrow, outputs_last
 from glowtrain.ops.core.family import Grads
@@ -106,17 +106,17 @@ class Conv(ConvWindow):
         geometry = self.geometry(x, w)
         bias = inputs[2] if len(inputs) > 2 else None
         per_group = w.shape[0] // self.group
-        n, block, inner, *place = indices = indices_of((x.shape[0], self.group, per_group, *geometry.out))
+        n, block, inner, *position = indices = indices_of((x.shape[0], self.group, per_group, *geometry.out))
         channel = block * per_group + inner
 
         def term(i: Expr, *tap: Expr) -> Expr:
-            source = (n, block * w.shape[1] + i, *geometry.source(place, tap))
+            source = (n, block * w.shape[1] + i, *geometry.source(position, tap))
             return product(x.load(source, fill=0), w[(channel, i, *tap)])
 
         value = reduce("add", w.shape[1:], term)
         if bias is not None:
             value = value + cast(bias[(channel,)], value.dtype)
-        return [For(indices, (y.store((n, channel, *place), value),))]
+        return [For(indices, (y.store((n, channel, *position), value),))]
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -143,8 +143,8 @@ def draw_convolution(draw: Draw) -> tuple[Conv, Array, Array]:
     dilations = tuple(draw.integer(1, 2) for _ in range(rank))
     auto_pad = draw.choice(("NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"))
     pads = tuple(draw.integer(0, 2) for _ in range(2 * rank)) if auto_pad == "NOTSET" and draw.boolean() else ()
-    places = draw.shape(rank, rank, max_extent=4 if rank < 3 else 2)
-    spatial = tuple((k - 1) * d + n for k, d, n in zip(kernel, dilations, places, strict=True))
+    positions = draw.shape(rank, rank, max_extent=4 if rank < 3 else 2)
+    spatial = tuple((k - 1) * d + n for k, d, n in zip(kernel, dilations, positions, strict=True))
     conv = Conv(auto_pad, dilations, group, kernel if draw.boolean() else (), pads, strides)
     images, (per_group, outputs) = draw.integer(1, 2), draw.shape(2, 2, max_extent=3)
     x = draw.floats((images, group * per_group, *spatial))
@@ -224,7 +224,7 @@ def _draw_transposed_padding(draw: Draw, axes: Sequence[WindowAxis]) -> dict[str
 
 
 def _exact(g: Value, geometry: SlidingWindow) -> tuple[Value, SlidingWindow]:
-    """Fit the end padding (or crop ``g``) so that the convolution over ``g`` has exactly the window's places."""
+    """Fit the end padding (or crop ``g``) so that the convolution over ``g`` has exactly the window's positions."""
     axes = [replace(axis, end=axis.after) for axis in geometry.axes]
     if any(-axis.exact_end >= axis.stride for axis in axes):
         axes = [replace(axis, extent=axis.extent + min(axis.exact_end, 0)) for axis in axes]
@@ -348,7 +348,7 @@ class ConvWeightGradient(Operator):
 
     def reference(self, *inputs: Any) -> Array:
         g, x = inputs
-        dw = place_rows(g, self.group).transpose(0, 2, 1) @ columns(x, self.geometry(g, x), self.group)
+        dw = position_rows(g, self.group).transpose(0, 2, 1) @ columns(x, self.geometry(g, x), self.group)
         return dw.reshape(g.shape[1], x.shape[1] // self.group, *self.kernel_shape).astype(g.dtype)
 
     def vjp(self, g: Value, y: Value, *inputs: Any) -> Grads:
@@ -368,9 +368,9 @@ class ConvWeightGradient(Operator):
         block, inner, i, *tap = indices = indices_of((self.group, per_group, *dw.shape[1:]))
         channel = block * per_group + inner
 
-        def term(n: Expr, *place: Expr) -> Expr:
-            source = (n, block * dw.shape[1] + i, *geometry.source(place, tap))
-            return product(g[(n, channel, *place)], x.load(source, fill=0))
+        def term(n: Expr, *position: Expr) -> Expr:
+            source = (n, block * dw.shape[1] + i, *geometry.source(position, tap))
+            return product(g[(n, channel, *position)], x.load(source, fill=0))
 
         value = reduce("add", (g.shape[0], *geometry.out), term)
         return [For(indices, (dw.store((channel, i, *tap), value),))]
@@ -385,11 +385,11 @@ class ConvWeightGradient(Operator):
         image = reshape(swapped, (x.shape[1] // self.group, self.group * images, *spatial))
         kernel = Transpose(perm=(1, 0, *range(2, g.rank)))(g)
         # Strides and dilations change places, so the last tap of dw decides how far the padding must reach.
-        places = [
+        positions = [
             replace(axis, kernel=axis.out, stride=axis.dilation, dilation=axis.stride, out=axis.kernel)
             for axis in geometry.axes
         ]
-        pads = SlidingWindow(tuple(places)).exact_pads
+        pads = SlidingWindow(tuple(positions)).exact_pads
         wide = Conv("NOTSET", self.strides, self.group, geometry.out, pads, self.dilations)(image, kernel)
         if wide.shape[2:] != self.kernel_shape:
             axes = tuple(range(2, wide.rank))

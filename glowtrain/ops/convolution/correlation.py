@@ -15,7 +15,7 @@ from glowtrain.types import Array
 
 
 def columns(x: Array, geometry: SlidingWindow, group: int) -> Array:
-    """The matrix of each group: rows (n, place), columns (channel, tap); f16 and bf16 in f32."""
+    """The matrix of each group: rows (n, position), columns (channel, tap); f16 and bf16 in f32."""
     view = geometry.view(geometry.pad(widened(x), 0))
     view = view.reshape(x.shape[0], group, x.shape[1] // group, *view.shape[2:])
     r = geometry.rank
@@ -24,11 +24,11 @@ def columns(x: Array, geometry: SlidingWindow, group: int) -> Array:
     return view.reshape(group, x.shape[0] * math.prod(geometry.out), taps)
 
 
-def place_rows(g: Array, group: int) -> Array:
-    """``g[n, o, place...]`` as a matrix of each group: rows (n, place), columns (channel)."""
-    places = math.prod(g.shape[2:])
-    split = widened(g).reshape(g.shape[0], group, g.shape[1] // group, places)
-    return split.transpose(1, 0, 3, 2).reshape(group, g.shape[0] * places, g.shape[1] // group)
+def position_rows(g: Array, group: int) -> Array:
+    """``g[n, o, position...]`` as a matrix of each group: rows (n, position), columns (channel)."""
+    positions = math.prod(g.shape[2:])
+    split = widened(g).reshape(g.shape[0], group, g.shape[1] // group, positions)
+    return split.transpose(1, 0, 3, 2).reshape(group, g.shape[0] * positions, g.shape[1] // group)
 
 
 def convolve(x: Array, w: Array, geometry: SlidingWindow, group: int) -> Array:
@@ -43,7 +43,7 @@ def convolve(x: Array, w: Array, geometry: SlidingWindow, group: int) -> Array:
 def scatter(g: Array, w: Array, geometry: SlidingWindow, group: int) -> Array:
     """The input gradient, tap by tap, in the accumulator's type."""
     weights = widened(w).reshape(group, w.shape[0] // group, math.prod(w.shape[1:]))
-    taps = (place_rows(g, group) @ weights).reshape(group, g.shape[0], *geometry.out, w.shape[1], *geometry.kernel)
+    taps = (position_rows(g, group) @ weights).reshape(group, g.shape[0], *geometry.out, w.shape[1], *geometry.kernel)
     r = geometry.rank
     taps = taps.transpose(1, 0, r + 2, *range(2, r + 2), *range(r + 3, 2 * r + 3))
     taps = taps.reshape(g.shape[0], group * w.shape[1], *geometry.out, *geometry.kernel)
@@ -56,7 +56,8 @@ def scatter(g: Array, w: Array, geometry: SlidingWindow, group: int) -> Array:
 def gather_nests(
     y: Tensor, x: Tensor, w: Tensor, geometry: SlidingWindow, group: int, bias: Tensor | None
 ) -> list[Statement]:
-    """One nest for each phase of the stride: within a phase, places and taps are affine in the output's subscripts."""
+    """One nest for each phase of the stride: within a phase, positions and taps are affine in the output's
+    subscripts."""
     return [_phase_nest(y, x, w, axes, group, bias) for axes in geometry.phases()]
 
 

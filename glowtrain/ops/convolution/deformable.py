@@ -26,9 +26,9 @@ from glowtrain.types import Array, Shape, TensorType
 class DeformConv(Operator):
     """A convolution of X[N, C, D1, ..., Dr] with W[M, C / group, K1, ..., Kr] and bias B[M], as [N, M, E1, ..., Er].
 
-    ``offset`` [N, offset_group * K * r, E1, ..., Er] (K taps) is added to the place that each tap reads, and ``mask``
-    [N, offset_group * K, E1, ..., Er] is multiplied to what it reads there (linear interpolation; zeros outside). B
-    and mask are optional. Gradients flow to all five operands.
+    ``offset`` [N, offset_group * K * r, E1, ..., Er] (K taps) is added to the position that each tap reads, and
+    ``mask`` [N, offset_group * K, E1, ..., Er] is multiplied to what it reads there (linear interpolation; zeros
+    outside). B and mask are optional. Gradients flow to all five operands.
     """
 
     dilations: Shape = ()
@@ -76,27 +76,27 @@ class DeformConv(Operator):
             raise self.fail("X has no element to read", *inputs)
 
     def _places(self, geometry: SlidingWindow) -> list[Array]:
-        """Where the taps read without offsets, axis by axis: [1, taps * places]."""
+        """Where the taps read without offsets, axis by axis: [1, taps * positions]."""
         rank, found = geometry.rank, []
         grids = np.meshgrid(*map(np.arange, (*geometry.kernel, *geometry.out)), indexing="ij")
         for number, axis in enumerate(geometry.axes):
-            tap, place = grids[number], grids[rank + number]
-            found.append((place * axis.stride + tap * axis.dilation - axis.begin).reshape(1, -1))
+            tap, position = grids[number], grids[rank + number]
+            found.append((position * axis.stride + tap * axis.dilation - axis.begin).reshape(1, -1))
         return found
 
     def reference(self, x: Array, w: Array, offset: Array, *rest: Array | None) -> Array:
         bias, mask = (*rest, None, None)[:2]
         geometry, (n, c), m = self.geometry(x.shape, w.shape), x.shape[:2], w.shape[0]
-        taps, places, q, rank = math.prod(geometry.kernel), math.prod(geometry.out), self.offset_group, geometry.rank
-        moved = widened(offset).reshape(n * q, taps, rank, places)
-        taken = [moved[:, :, a].reshape(n * q, taps * places) for a in range(rank)]
+        taps, indices, q, rank = math.prod(geometry.kernel), math.prod(geometry.out), self.offset_group, geometry.rank
+        moved = widened(offset).reshape(n * q, taps, rank, indices)
+        taken = [moved[:, :, a].reshape(n * q, taps * indices) for a in range(rank)]
         positions = [base + offsets for base, offsets in zip(self._places(geometry), taken, strict=True)]
         borders = [Border.of(extent, "zeros", corners=True) for extent in geometry.spatial]
         images = x.reshape(n * q, c // q, *geometry.spatial)
-        columns = interpolated_array(images, positions, borders, "linear").reshape(n, q, c // q, taps, places)
+        columns = interpolated_array(images, positions, borders, "linear").reshape(n, q, c // q, taps, indices)
         if mask is not None:
-            columns = columns * widened(mask).reshape(n, q, 1, taps, places)
-        columns = columns.reshape(n, self.group, w.shape[1] * taps, places)
+            columns = columns * widened(mask).reshape(n, q, 1, taps, indices)
+        columns = columns.reshape(n, self.group, w.shape[1] * taps, indices)
         rows = widened(w).reshape(self.group, m // self.group, w.shape[1] * taps)
         result = np.asarray(np.einsum("gmk,ngkp->ngmp", rows, columns)).reshape(n, m, *geometry.out)
         if bias is not None:
@@ -107,34 +107,35 @@ class DeformConv(Operator):
         """Interpolated columns for every window, then a product with the weights."""
         bias, mask = (*rest, None, None)[:2]
         geometry, wide, m = self.geometry(x.shape, w.shape), accumulator(x.dtype), w.shape[0]
-        n, taps, places = x.shape[0], math.prod(geometry.kernel), math.prod(geometry.out)
+        n, taps, positions = x.shape[0], math.prod(geometry.kernel), math.prod(geometry.out)
         columns = self._columns(x, as_dtype(offset, wide), geometry)
         if mask is not None:
-            columns = columns * reshape(as_dtype(mask, wide), (n, self.offset_group, 1, taps, places))
-        columns = reshape(columns, (n, self.group, w.shape[1], taps, places))
+            columns = columns * reshape(as_dtype(mask, wide), (n, self.offset_group, 1, taps, positions))
+        columns = reshape(columns, (n, self.group, w.shape[1], taps, positions))
         rows = as_dtype(reshape(w, (self.group, m // self.group, w.shape[1], taps)), wide)
         # Taps and channels stay apart, so that either may lie innermost in memory.
-        result = reshape(Einsum("ngctp,gmct->ngpm")(columns, rows), (n, self.group, places, m // self.group))
+        result = reshape(Einsum("ngctp,gmct->ngpm")(columns, rows), (n, self.group, positions, m // self.group))
         result = reshape(Transpose((0, 1, 3, 2))(result), (n, m, *geometry.out))
         if bias is not None:
             result = result + reshape(as_dtype(bias, wide), (m, *(1,) * geometry.rank))
         return as_dtype(result, x.dtype)
 
     def _columns(self, x: Value, offset: Value, geometry: SlidingWindow) -> Value:
-        """What every tap reads: [N, offset_group, C / offset_group, taps, places]."""
+        """What every tap reads: [N, offset_group, C / offset_group, taps, positions]."""
         (n, c), q, rank = x.shape[:2], self.offset_group, geometry.rank
-        taps, places = math.prod(geometry.kernel), math.prod(geometry.out)
-        moved, positions = reshape(offset, (n * q, taps, rank, places)), []
+        taps, indices = math.prod(geometry.kernel), math.prod(geometry.out)
+        moved, positions = reshape(offset, (n * q, taps, rank, indices)), []
         for axis, base in enumerate(self._places(geometry)):
             part = Slice((axis,), (axis + 1,), (2,))(moved)
-            positions.append(reshape(part, (n * q, taps * places)) + constant(base, offset.dtype))
+            positions.append(reshape(part, (n * q, taps * indices)) + constant(base, offset.dtype))
         borders = [Border.of(extent, "zeros", corners=True) for extent in geometry.spatial]
         images = reshape(x, (n * q, c // q, *geometry.spatial))
-        return reshape(interpolated(images, positions, borders, "linear"), (n, q, c // q, taps, places))
+        return reshape(interpolated(images, positions, borders, "linear"), (n, q, c // q, taps, indices))
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        """Groups of both kinds, one to three axes, offsets beyond the border; away from whole places (kinks there)."""
+        """Groups of both kinds, one to three axes, offsets beyond the border; away from whole positions (kinks
+        there)."""
         rank, group, q = draw.choice((2, 2, 1, 3)), draw.integer(1, 2), draw.integer(1, 2)
         kernel = tuple(draw.integer(1, 2) for _ in range(rank))
         spatial = tuple(draw.integer(2, 4 if rank < 3 else 3) for _ in range(rank))

@@ -20,7 +20,7 @@ MOST_PADDED = 1 << 40
 
 @dataclass(frozen=True)
 class WindowAxis:
-    """One spatial axis: output place p and tap k read input place p * stride + k * dilation - begin."""
+    """One spatial axis: output position p and tap k read input position p * stride + k * dilation - begin."""
 
     extent: int
     kernel: int
@@ -32,12 +32,12 @@ class WindowAxis:
 
     @property
     def width(self) -> int:
-        """Input places that one window spans, gaps of the dilation included."""
+        """Input positions that one window spans, gaps of the dilation included."""
         return (self.kernel - 1) * self.dilation + 1
 
     @property
     def exact_end(self) -> int:
-        """The end padding up to which the last window reaches; negative if it leaves input places unread."""
+        """The end padding up to which the last window reaches; negative if it leaves input positions unread."""
         return (self.out - 1) * self.stride + self.width - self.extent - self.begin
 
     @property
@@ -45,9 +45,9 @@ class WindowAxis:
         """End padding that lets every tap be read."""
         return max(0, self.exact_end)
 
-    def taps_inside(self, place: int, low: int, high: int) -> int:
-        """How many taps of the window at ``place`` read input places in [low, high)."""
-        start = place * self.stride - self.begin
+    def taps_inside(self, position: int, low: int, high: int) -> int:
+        """How many taps of the window at ``position`` read input positions in [low, high)."""
+        start = position * self.stride - self.begin
         first, stop = (-(-(bound - start) // self.dilation) for bound in (low, high))  # of the taps, on whole steps
         return max(0, min(self.kernel, stop) - max(0, first))
 
@@ -91,12 +91,12 @@ class SlidingWindow:
 
     @property
     def exact_pads(self) -> Shape:
-        """Padding in ONNX's order under which the window has exactly these places by the floor rule."""
+        """Padding in ONNX's order under which the window has exactly these positions by the floor rule."""
         return (*(axis.begin for axis in self.axes), *(axis.after for axis in self.axes))
 
-    def source(self, place: Sequence[Expr], tap: Sequence[Expr]) -> list[Expr]:
-        """Subscripts of the input element under tap ``tap`` of the window at ``place``; they may be out of range."""
-        points = zip(self.axes, place, tap, strict=True)
+    def source(self, position: Sequence[Expr], tap: Sequence[Expr]) -> list[Expr]:
+        """Subscripts of the input element under tap ``tap`` of the window at ``position``; they may be out of range."""
+        points = zip(self.axes, position, tap, strict=True)
         return [p * axis.stride + k * axis.dilation - axis.begin for axis, p, k in points]
 
     def taps(self) -> Iterator[Shape]:
@@ -111,7 +111,7 @@ class SlidingWindow:
         return np.pad(x, [(0, 0), (0, 0), *around], constant_values=fill)
 
     def crop(self, padded: Array) -> Array:
-        """The input's places of an array shaped as :meth:`pad` makes them."""
+        """The input's positions of an array shaped as :meth:`pad` makes them."""
         inside = tuple(slice(axis.begin, axis.begin + axis.extent) for axis in self.axes)
         return padded[:, :, *inside]
 
@@ -123,7 +123,7 @@ class SlidingWindow:
     def view(self, padded: Array) -> Array:
         """All windows of a padded input, ``[N, C, out..., kernel...]``, without copying."""
         steps = list(zip(padded.strides[2:], self.axes, strict=True))
-        across = (step * axis.stride * (axis.out > 1) for step, axis in steps)  # one place may have any stride
+        across = (step * axis.stride * (axis.out > 1) for step, axis in steps)  # one position may have any stride
         within = (step * axis.dilation * (axis.kernel > 1) for step, axis in steps)
         shape = (*padded.shape[:2], *self.out, *self.kernel)
         return np.lib.stride_tricks.as_strided(padded, shape, (*padded.strides[:2], *across, *within), writeable=False)
@@ -137,9 +137,9 @@ class SlidingWindow:
 
 @dataclass(frozen=True)
 class PhaseAxis:
-    """The input places ``stride * q + phase`` of one axis, which all see the same taps.
+    """The input positions ``stride * q + phase`` of one axis, which all see the same taps.
 
-    Tap number m (of ``taps``) is kernel position ``first + step m``, in the window at place ``q + offset - back m``.
+    Tap number m (of ``taps``) is kernel position ``first + step m``, in the window at position ``q + offset - back m``.
     """
 
     extent: int
@@ -153,7 +153,7 @@ class PhaseAxis:
 
     @staticmethod
     def of(axis: WindowAxis, phase: int) -> PhaseAxis:
-        """Solve place * stride + k * dilation - begin = stride * q + phase for places and kernel positions k."""
+        """Solve position * stride + k * dilation - begin = stride * q + phase for positions and kernel positions k."""
         reach = phase + axis.begin
         hits = [k for k in range(axis.kernel) if (reach - k * axis.dilation) % axis.stride == 0]
         first = hits[0] if hits else 0
@@ -243,7 +243,7 @@ def window_axes(
 
 
 def _same(axis: WindowAxis, *, upper: bool) -> WindowAxis:
-    """SAME padding: one place per stride; the odd pad goes to the end (upper) or to the begin."""
+    """SAME padding: one position per stride; the odd pad goes to the end (upper) or to the begin."""
     out = -(-axis.extent // axis.stride)
     total = max((out - 1) * axis.stride + axis.width - axis.extent, 0)
     begin, end = split_padding(total, upper=upper)
@@ -251,7 +251,8 @@ def _same(axis: WindowAxis, *, upper: bool) -> WindowAxis:
 
 
 def _placed(axis: WindowAxis, *, ceil_mode: bool) -> WindowAxis:
-    """As many places as fit; with ``ceil_mode`` also a last one that reaches over the end, if it starts before it."""
+    """As many positions as fit; with ``ceil_mode`` also a last one that reaches over the end, if it starts before
+    it."""
     free = axis.extent + axis.begin + axis.end - axis.width
     if not ceil_mode:
         return replace(axis, out=free // axis.stride + 1)

@@ -36,7 +36,7 @@ class Composite(Operator):
             raise self.fail(f"takes {count} operands, not {len(inputs)}", *inputs)
         types = self._padded(inputs)
         self.check(*types)
-        values = [None if type_ is None else Input(type_, f"x{place}") for place, type_ in enumerate(types)]
+        values = [None if type_ is None else Input(type_, f"x{position}") for position, type_ in enumerate(types)]
         try:
             results = self.define(*values)
         except ShapeError as error:
@@ -49,7 +49,7 @@ class Composite(Operator):
     def reference(self, *inputs: Any) -> Any:
         arrays = self._padded(inputs)
         # The type is that of the real part: gradcheck passes complex numbers.
-        values = [None if x is None else Input(type_of(x.real), f"x{place}") for place, x in enumerate(arrays)]
+        values = [None if x is None else Input(type_of(x.real), f"x{position}") for position, x in enumerate(arrays)]
         results = self.define(*values)
         wanted = as_tuple(results)
         environment: dict[Value, Array] = {v: x for v, x in zip(values, arrays, strict=True) if v is not None}

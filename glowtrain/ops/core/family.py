@@ -53,7 +53,7 @@ def normalize_axes(operator: Operator, axes: Sequence[int], type_: TensorType, *
 
 
 class Elementwise(Operator):
-    """Output element = a scalar function of the operands' elements at the same (broadcast) place.
+    """Output element = a scalar function of the operands' elements at the same (broadcast) position.
 
     A subclass gives ``reference``, ``vjp`` (of the broadcast result's shape) and ``scalar``.
     """
@@ -126,7 +126,7 @@ def broadcastable(draw: Draw, shape: Shape) -> Shape:
 
 
 class Move(Operator):
-    """Output element = the element of the first operand at another place.
+    """Output element = the element of the first operand at another position.
 
     A subclass gives ``infer``, ``reference``, ``vjp`` and ``source``.
     """

@@ -24,7 +24,7 @@ def wrapped(index: Expr, extent: int) -> Expr:
     return select(wide < 0, wide + extent, wide)
 
 
-def outside(dtype: DType) -> float | int:
+def out_of_range_fill(dtype: DType) -> float | int:
     """What is read at an index outside: NaN, so that the mistake shows, or 0 where there is no NaN."""
     return math.nan if dtype.is_float else 0
 
@@ -42,9 +42,9 @@ def checked(operator_: Operator, indices: Array, extents: int | Array) -> Array:
     limit = np.broadcast_to(np.asarray(extents, np.int64), wide.shape)
     wrong = (wide < -limit) | (wide >= limit)
     if wrong.any():
-        place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        extent = int(limit[place])
-        raise operator_.fail(f"index {wide[place]} at {list(place)} is outside [{-extent}, {extent - 1}]")
+        position = tuple(int(i) for i in np.argwhere(wrong)[0])
+        extent = int(limit[position])
+        raise operator_.fail(f"index {wide[position]} at {list(position)} is outside [{-extent}, {extent - 1}]")
     return np.where(wide < 0, wide + limit, wide)
 
 
@@ -60,12 +60,12 @@ def draw_indices(draw: Draw, shape: tuple[int, ...], extent: int) -> Array:
 
 
 def coordinates(shape: tuple[int, ...], depth: int) -> Value:
-    """Each place's first ``depth`` coordinates, as a last axis."""
+    """Each position's first ``depth`` coordinates, as a last axis."""
     return constant(np.moveaxis(np.indices(shape)[:depth], 0, -1).astype(np.int64))
 
 
 def check_element_indices(operator_: Operator, axis: int, *inputs: TensorType) -> None:
-    """One index for each element: as many axes as data, and no more places on others than ``axis``."""
+    """One index for each element: as many axes as data, and no more positions on others than ``axis``."""
     data, indices = inputs[:2]
     require_indices(operator_, indices, *inputs)
     axis = normalize_axis(operator_, axis, data)
@@ -75,11 +75,11 @@ def check_element_indices(operator_: Operator, axis: int, *inputs: TensorType) -
         raise operator_.fail(f"indices must not be larger than data on axes other than {axis}", *inputs)
 
 
-def element_places(operator_: Operator, axis: int, shape: tuple[int, ...], indices: Array) -> tuple[Array, ...]:
-    """NumPy subscripts: each place, with its index on ``axis``."""
-    places: list[Array] = list(np.indices(indices.shape, sparse=True))
-    places[axis] = checked(operator_, indices, shape[axis])
-    return tuple(places)
+def element_positions(operator_: Operator, axis: int, shape: tuple[int, ...], indices: Array) -> tuple[Array, ...]:
+    """NumPy subscripts: each position, with its index on ``axis``."""
+    positions: list[Array] = list(np.indices(indices.shape, sparse=True))
+    positions[axis] = checked(operator_, indices, shape[axis])
+    return tuple(positions)
 
 
 def element_subscripts(axis: int, data: Tensor, indices: Tensor, at: Sequence[Expr]) -> list[Expr]:

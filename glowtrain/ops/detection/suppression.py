@@ -95,8 +95,8 @@ class NonMaxSuppression(Operator):
         order = Transpose(perm=(1, 2, 0))
         numbers = np.indices((images, classes, steps)).reshape(3, -1).T[:, :2]
         rows = Concat(axis=1)(constant(np.ascontiguousarray(numbers)), reshape(order(found), (len(numbers), 1)))
-        places, size = compacted(reshape(order(kept), (len(numbers),)))
-        return Gather(axis=0)(rows, places), size
+        indices, size = compacted(reshape(order(kept), (len(numbers),)))
+        return Gather(axis=0)(rows, indices), size
 
     def _as_corners(self, boxes: Value) -> Value:
         """Boxes as [images, 1, n, 4]: lower and upper coordinate of the first axis, then of the second."""
@@ -121,7 +121,7 @@ class NonMaxSuppression(Operator):
         dropped = Or()(overlap > self.iou_threshold, Equal()(positions(count), best))
         kept = score > least
         following = Where()(dropped, Constant(np.asarray(-np.inf, scores.dtype.numpy)), left)
-        found = Where()(kept, best, 0)  # as in the reference: nothing is said of places behind the last that is kept
+        found = Where()(kept, best, 0)  # as in the reference: nothing is said of positions behind the last that is kept
         flat = {"best": reshape(found, (images, classes)), "kept": reshape(kept, (images, classes))}
         return Graph((left, step, corners), {"following": following, **flat}, name="suppress")
 

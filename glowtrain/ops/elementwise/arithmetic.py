@@ -173,8 +173,8 @@ class Pow(Elementwise):
 def _product(x: Expr, y: Expr) -> Expr | None:
     """x² and x³ of floats, where the exponent is known to be 2 or 3: rounded once, as a power is, and much faster. Two
     products of f32 are exact in f64, but for the last rounding; f64 has nothing wider for x³."""
-    known = y.buffer.known if isinstance(y, Load) else None
-    exponent = known.item() if known is not None and known.size == 1 else None
+    constant = y.buffer.constant_array if isinstance(y, Load) else None
+    exponent = constant.item() if constant is not None and constant.size == 1 else None
     if exponent == 2:
         return x * x
     if exponent == 3 and x.dtype != f64:

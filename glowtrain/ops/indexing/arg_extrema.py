@@ -123,7 +123,7 @@ def running(y: Tensor, axis: int, reverse: bool, step: Step) -> list[Statement]:
     outer = indices_of((*y.shape[:axis], *y.shape[axis + 1 :]))
     (k,) = indices_of((extent,), "k")
     here, before = (extent - 1 - k, extent - k) if reverse else (k, k - 1)
-    statement = step(*([*outer[:axis], place, *outer[axis:]] for place in (here, before)))
+    statement = step(*([*outer[:axis], position, *outer[axis:]] for position in (here, before)))
     loop = For((k,), (statement,), serial=True)
     return [For(outer, (loop,))] if outer else [loop]
 

@@ -23,9 +23,9 @@ from glowtrain.ops.core.index import (
     coordinates,
     draw_element_indices,
     draw_indices,
-    element_places,
+    element_positions,
     element_subscripts,
-    outside,
+    out_of_range_fill,
     require_indices,
     within,
     wrapped,
@@ -58,11 +58,15 @@ def neighbours(indices: Value, extent: int) -> range | None:
     """The elements of an axis that constant indices name one after another, where they do."""
     if not isinstance(indices, Constant) or indices.rank > 1 or not indices.type.size:
         return None
-    places = indices.array.reshape(-1)
-    first = int(places[0]) + (extent if places[0] < 0 else 0)
-    found = range(first, first + len(places))
+    positions = indices.array.reshape(-1)
+    first = int(positions[0]) + (extent if positions[0] < 0 else 0)
+    found = range(first, first + len(positions))
     inside = first >= 0 and found.stop <= extent
-    return found if inside and all(int(place) % extent == at for place, at in zip(places, found, strict=True)) else None
+    return (
+        found
+        if inside and all(int(position) % extent == at for position, at in zip(positions, found, strict=True))
+        else None
+    )
 
 
 @operator
@@ -95,8 +99,8 @@ class Gather(GatherAlongAxis):
         (data, indices), (y,) = inputs, outputs
         axis, at = self.axis % len(data.shape), indices_of(y.shape)
         end = axis + len(indices.shape)
-        place = wrapped(indices[at[axis:end]], data.shape[axis])
-        value = data.load([*at[:axis], place, *at[end:]], fill=outside(data.dtype))
+        position = wrapped(indices[at[axis:end]], data.shape[axis])
+        value = data.load([*at[:axis], position, *at[end:]], fill=out_of_range_fill(data.dtype))
         return [For(at, (y.store(at, value),))]
 
     def counted(self, *operands: Operand) -> list[Value | None]:
@@ -107,9 +111,9 @@ class Gather(GatherAlongAxis):
         return [values, indices]
 
     def follow(self, result: Value, *operands: Operand) -> Value | Ragged:
-        (data, indices), (values, places) = operands, map(whole, operands)
+        (data, indices), (values, positions) = operands, map(whole, operands)
         assert values is not None
-        assert places is not None
+        assert positions is not None
         axis = self.axis % values.rank
         if isinstance(indices, Ragged):
             if isinstance(data, Ragged) and data.axis != axis:
@@ -118,7 +122,7 @@ class Gather(GatherAlongAxis):
         assert isinstance(data, Ragged)
         if data.axis == axis:
             return result
-        return Ragged(result, data.axis + (places.rank - 1 if data.axis > axis else 0), data.size)
+        return Ragged(result, data.axis + (positions.rank - 1 if data.axis > axis else 0), data.size)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -139,7 +143,7 @@ class GatherElements(GatherAlongAxis):
 
     def reference(self, data: Array, indices: Array) -> Array:
         axis = self.axis % data.ndim
-        return data[element_places(self, axis, data.shape, indices)]
+        return data[element_positions(self, axis, data.shape, indices)]
 
     def vjp(self, g: Value, y: Value, data: Value, indices: Value) -> Grads:
         return Named("ScatterElements")(axis=self.axis, reduction="add")(filled(0, data.type), indices, g), None
@@ -147,8 +151,8 @@ class GatherElements(GatherAlongAxis):
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (data, indices), (y,) = inputs, outputs
         at = indices_of(y.shape)
-        place = element_subscripts(self.axis, data, indices, at)
-        return [For(at, (y.store(at, data.load(place, fill=outside(data.dtype))),))]
+        position = element_subscripts(self.axis, data, indices, at)
+        return [For(at, (y.store(at, data.load(position, fill=out_of_range_fill(data.dtype))),))]
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -186,10 +190,10 @@ class GatherND(Operator):
 
     def reference(self, data: Array, indices: Array) -> Array:
         b, depth = self.batch_dims, indices.shape[-1]
-        places = checked(self, indices, np.asarray(data.shape[b : b + depth]))
+        positions = checked(self, indices, np.asarray(data.shape[b : b + depth]))
         grids: tuple[Array, ...] = np.indices(data.shape[:b], sparse=True)
         batch = [grid.reshape(grid.shape[:b] + (1,) * (indices.ndim - 1 - b)) for grid in grids]
-        return np.asarray(data[(*batch, *np.moveaxis(places, -1, 0))])
+        return np.asarray(data[(*batch, *np.moveaxis(positions, -1, 0))])
 
     def vjp(self, g: Value, y: Value, data: Value, indices: Value) -> Grads:
         return Named("ScatterND")(reduction="add")(filled(0, data.type), self._full_indices(indices), g), None
@@ -205,8 +209,8 @@ class GatherND(Operator):
         (data, indices), (y,) = inputs, outputs
         b, depth, lead = self.batch_dims, indices.shape[-1], len(indices.shape) - 1
         at = indices_of(y.shape)
-        places = [wrapped(indices[(*at[:lead], t)], data.shape[b + t]) for t in range(depth)]
-        value = data.load([*at[:b], *places, *at[lead:]], fill=outside(data.dtype))
+        positions = [wrapped(indices[(*at[:lead], t)], data.shape[b + t]) for t in range(depth)]
+        value = data.load([*at[:b], *positions, *at[lead:]], fill=out_of_range_fill(data.dtype))
         return [For(at, (y.store(at, value),))]
 
     def follow(self, result: Value, *operands: Operand) -> Ragged:

@@ -53,8 +53,8 @@ class OneHot(Operator):
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (indices, values), (y,) = inputs, outputs
         axis, at = self.axis % len(y.shape), indices_of(y.shape)
-        place = wrapped(indices[(*at[:axis], *at[axis + 1 :])], self.depth)
-        return [For(at, (y.store(at, select(call("eq", place, at[axis]), values[(1,)], values[(0,)])),))]
+        position = wrapped(indices[(*at[:axis], *at[axis + 1 :])], self.depth)
+        return [For(at, (y.store(at, select(call("eq", position, at[axis]), values[(1,)], values[(0,)])),))]
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:

@@ -1,4 +1,4 @@
-"""Scatter: elements written, or combined with what is there, at places that another tensor names.
+"""Scatter: elements written, or combined with what is there, at positions that another tensor names.
 
 What is outside: see :mod:`glowtrain.ops.core.index`.
 """
@@ -22,7 +22,7 @@ from glowtrain.ops.core.index import (
     coordinates,
     draw_element_indices,
     draw_indices,
-    element_places,
+    element_positions,
     element_subscripts,
     require_indices,
     within,
@@ -71,8 +71,8 @@ class ScatterAdd(Operator):
     def reference(self, indices: Array, updates: Array) -> Array:
         axis = self.axis % len(self.shape)
         result = np.zeros(self.shape, updates.dtype)
-        places = checked(self, indices, self.shape[axis])
-        where: Any = (*[slice(None)] * axis, places)
+        positions = checked(self, indices, self.shape[axis])
+        where: Any = (*[slice(None)] * axis, positions)
         np.add.at(result, where, updates)
         return result
 
@@ -83,8 +83,8 @@ class ScatterAdd(Operator):
         (indices, updates), (y,) = inputs, outputs
         axis, zero, at = self.axis % len(self.shape), indices_of(self.shape), indices_of(updates.shape)
         end = axis + len(indices.shape)
-        place = wrapped(indices[at[axis:end]], self.shape[axis])
-        added = y.accumulate("add", [*at[:axis], place, *at[end:]], updates[at])
+        position = wrapped(indices[at[axis:end]], self.shape[axis])
+        added = y.accumulate("add", [*at[:axis], position, *at[end:]], updates[at])
         return [For(zero, (y.store(zero, Const(0, y.dtype)),)), For(at, (added,))]
 
     def decompose(self, indices: Value, updates: Value) -> Value:
@@ -116,24 +116,25 @@ def _draw_both(draw: Draw, first: tuple[int, ...], second: tuple[int, ...], redu
 
 
 class Scatter(Operator):
-    """A copy of ``data`` with ``updates`` written, or combined by ``reduction``, at the places that ``indices`` name.
+    """A copy of ``data`` with ``updates`` written, or combined by ``reduction``, at the positions that ``indices``
+    name.
 
-    With "none" the places must differ (ONNX leaves the rest open; here the last one counts, but all get gradients).
+    With "none" the positions must differ (ONNX leaves the rest open; here the last one counts, but all get gradients).
     "max" and "min": values that tie share the gradient evenly. "mul": first-order gradients are right with zeros too.
     """
 
     reduction: str
 
     def gather(self, x: Value, indices: Value) -> Value:
-        """The elements of ``x`` at the places."""
+        """The elements of ``x`` at the positions."""
         raise NotImplementedError
 
     def onto(self, data: Value, indices: Value, updates: Value, reduction: str) -> Value:
         """The same scatter with another reduction."""
         raise NotImplementedError
 
-    def places(self, shape: tuple[int, ...], indices: Array) -> tuple[Any, ...]:
-        """NumPy subscripts of the places; raises for an index outside."""
+    def positions(self, shape: tuple[int, ...], indices: Array) -> tuple[Any, ...]:
+        """NumPy subscripts of the positions; raises for an index outside."""
         raise NotImplementedError
 
     def subscripts(self, data: Tensor, indices: Tensor, at: Sequence[Expr]) -> list[Expr]:
@@ -153,11 +154,11 @@ class Scatter(Operator):
 
     def reference(self, data: Array, indices: Array, updates: Array) -> Array:
         result = data.copy()
-        places = self.places(data.shape, indices)
+        positions = self.positions(data.shape, indices)
         if self.reduction == "none":
-            result[places] = updates
+            result[positions] = updates
         else:
-            _UFUNCS[self.reduction].at(result, places, updates)
+            _UFUNCS[self.reduction].at(result, positions, updates)
         return result
 
     def vjp(self, g: Value, y: Value, data: Value, indices: Value, updates: Value) -> Grads:
@@ -187,20 +188,20 @@ class Scatter(Operator):
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (data, indices, updates), (y,) = inputs, outputs
         copy, at = indices_of(y.shape), indices_of(updates.shape)
-        place = self.subscripts(data, indices, at)
+        position = self.subscripts(data, indices, at)
         start = For(copy, (y.store(copy, data[copy]),))
         if self.reduction != "none":
-            return [start, For(at, (y.accumulate(self.reduction, place, updates[at]),))]
+            return [start, For(at, (y.accumulate(self.reduction, position, updates[at]),))]
         if 0 in y.shape:
             return [start]
-        return [start, For(at, (_write_inside(y, place, updates[at]),), serial=True)]
+        return [start, For(at, (_write_inside(y, position, updates[at]),), serial=True)]
 
 
-def _write_inside(y: Tensor, place: Sequence[Expr], value: Expr) -> Statement:
-    """Store; where the place is outside, some element of ``y`` is written back to itself instead."""
-    near = [call("max", call("min", i, extent - 1), 0) for i, extent in zip(place, y.shape, strict=True)]
+def _write_inside(y: Tensor, position: Sequence[Expr], value: Expr) -> Statement:
+    """Store; where the position is outside, some element of ``y`` is written back to itself instead."""
+    near = [call("max", call("min", i, extent - 1), 0) for i, extent in zip(position, y.shape, strict=True)]
     inside: Expr | None = None
-    for i, j in zip(place, near, strict=True):
+    for i, j in zip(position, near, strict=True):
         same = call("eq", i, j)
         inside = same if inside is None else inside & same
     return y.store(near, value if inside is None else select(inside, value, y[near]))
@@ -233,8 +234,8 @@ class ScatterElements(Scatter):
         result: Value = self.replace(reduction=reduction)(data, indices, updates)
         return result
 
-    def places(self, shape: tuple[int, ...], indices: Array) -> tuple[Any, ...]:
-        return element_places(self, self.axis % len(shape), shape, indices)
+    def positions(self, shape: tuple[int, ...], indices: Array) -> tuple[Any, ...]:
+        return element_positions(self, self.axis % len(shape), shape, indices)
 
     def subscripts(self, data: Tensor, indices: Tensor, at: Sequence[Expr]) -> list[Expr]:
         return element_subscripts(self.axis, data, indices, at)
@@ -278,13 +279,13 @@ class ScatterND(Scatter):
         result: Value = self.replace(reduction=reduction)(data, indices, updates)
         return result
 
-    def places(self, shape: tuple[int, ...], indices: Array) -> tuple[Any, ...]:
+    def positions(self, shape: tuple[int, ...], indices: Array) -> tuple[Any, ...]:
         return tuple(np.moveaxis(checked(self, indices, np.asarray(shape[: indices.shape[-1]])), -1, 0))
 
     def subscripts(self, data: Tensor, indices: Tensor, at: Sequence[Expr]) -> list[Expr]:
         lead = len(indices.shape) - 1
-        places = [wrapped(indices[(*at[:lead], t)], data.shape[t]) for t in range(indices.shape[-1])]
-        return [*places, *at[lead:]]
+        positions = [wrapped(indices[(*at[:lead], t)], data.shape[t]) for t in range(indices.shape[-1])]
+        return [*positions, *at[lead:]]
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:

@@ -31,7 +31,7 @@ def positions(extent: int) -> Value:
 
 
 def compacted(mask: Value) -> tuple[Value, Value]:
-    """The places where ``mask`` (bool[n]) holds, in order, followed by zeros (i64[n]); and how many they are."""
+    """The positions where ``mask`` (bool[n]) holds, in order, followed by zeros (i64[n]); and how many they are."""
     (extent,) = mask.shape
     ones = Cast(to=i64)(mask)
     target = Where()(mask, CumSum(axis=0, exclusive=True)(ones), 0)
@@ -174,13 +174,13 @@ class Unique(Operator):
         axis = (self.axis or 0) % max(x.ndim, 1)
         whole = x.reshape(-1) if self.axis is None else x
         rows = np.moveaxis(whole, axis, 0).reshape(whole.shape[axis], -1)
-        places = _groups(rows, ordered=self.sorted)
-        firsts = [group[0] for group in places]
+        positions = _groups(rows, ordered=self.sorted)
+        firsts = [group[0] for group in positions]
         order, inverse, counts = (np.zeros(len(rows), np.int64) for _ in range(3))
-        order[: len(places)], counts[: len(places)] = firsts, [len(group) for group in places]
-        for rank, group in enumerate(places):
+        order[: len(positions)], counts[: len(positions)] = firsts, [len(group) for group in positions]
+        for rank, group in enumerate(positions):
             inverse[group] = rank
-        return np.take(whole, order, axis), order, inverse, counts, np.asarray(len(places), np.int64)
+        return np.take(whole, order, axis), order, inverse, counts, np.asarray(len(positions), np.int64)
 
     def decompose(self, x: Value) -> Any:
         whole = reshape(x, (x.type.size,)) if self.axis is None else x
@@ -206,16 +206,16 @@ class Unique(Operator):
     def sample(cls, draw: Draw) -> Sample:
         shape = draw.shape(min_rank=1, max_rank=3, max_extent=4)
         axis = draw.choice((None, *range(-len(shape), len(shape))))
-        # Integers repeat; floats differ, for where they are equal is a place without a gradient.
+        # Integers repeat; floats differ, for where they are equal is a position without a gradient.
         values = draw.integers(shape, 0, 2) if draw.boolean() else draw.floats(shape)
         return Sample(cls(axis, draw.boolean()), (values,))
 
 
 def _groups(rows: Array, *, ordered: bool) -> list[list[int]]:
-    """The places of equal rows, in the order of the rows or of first appearance."""
+    """The positions of equal rows, in the order of the rows or of first appearance."""
     found: dict[tuple[Any, ...], list[int]] = {}
-    for place, row in enumerate(rows.tolist()):
-        found.setdefault(tuple((item != item, 0 if item != item else item) for item in row), []).append(place)
+    for position, row in enumerate(rows.tolist()):
+        found.setdefault(tuple((item != item, 0 if item != item else item) for item in row), []).append(position)
     return [found[key] for key in (sorted(found) if ordered else found)]
 
 

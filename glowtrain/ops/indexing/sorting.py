@@ -30,7 +30,7 @@ from glowtrain.ops.reduce.reduction import filled, widened
 from glowtrain.types import Array, TensorType, boolean, f32, i32, i64
 
 Row = Callable[[Expr | int], list[Expr | int]]
-"""Subscripts of a place in a row."""
+"""Subscripts of a position in a row."""
 
 _KEY_BITS = 32
 
@@ -107,9 +107,9 @@ class Ordered(Operator):
 class Sorting(Ordered):
     """All elements in order, by a bitonic sorting network in place (Batcher 1968).
 
-    In its form without descending comparisons, where each merge first compares places that mirror each other, places
-    beyond the end take no part; so any length will do. Elements of up to 32 bits are sorted as 64-bit integers of an
-    ordered key and the position.
+    In its form without descending comparisons, where each merge first compares positions that mirror each other,
+    positions beyond the end take no part; so any length will do. Elements of up to 32 bits are sorted as 64-bit
+    integers of an ordered key and the position.
     """
 
     domain: ClassVar[str] = "glowtrain"
@@ -127,8 +127,8 @@ class Sorting(Ordered):
         (x,), (values, indices), axis = inputs, outputs, self.axis % len(inputs[0].shape)
         outer = indices_of((*x.shape[:axis], *x.shape[axis + 1 :]))
 
-        def row(place: Expr | int) -> list[Expr | int]:
-            return [*outer[:axis], place, *outer[axis:]]
+        def row(position: Expr | int) -> list[Expr | int]:
+            return [*outer[:axis], position, *outer[axis:]]
 
         sort = self._by_keys if x.dtype.size * 8 <= _KEY_BITS else self._by_pairs
         statements = sort(x, values, indices, row)
@@ -144,10 +144,10 @@ class Sorting(Ordered):
             return Let(a, indices[row(low)]), Let(b, indices[row(high)]), less, more
 
         start = For((i,), (indices.store(row(i), call("shift_left", self._key(x[row(i)]), _KEY_BITS) + i),))
-        place = Ref(i64, "place")
-        position = Let(place, call("and", indices[row(j)], (1 << _KEY_BITS) - 1))
-        element = values.store(row(j), x.load(row(place), fill=0))
-        return [start, *network(self.k, exchange), For((j,), (position, element, indices.store(row(j), place)))]
+        at = Ref(i64, "place")
+        position = Let(at, call("and", indices[row(j)], (1 << _KEY_BITS) - 1))
+        element = values.store(row(j), x.load(row(at), fill=0))
+        return [start, *network(self.k, exchange), For((j,), (position, element, indices.store(row(j), at)))]
 
     def _key(self, x: Expr) -> Expr:
         """An i64 of 32 bits that orders as the elements do: floats by their bits, NaN above all."""
@@ -196,7 +196,7 @@ def merges(n: int) -> list[tuple[int, int]]:
 
 
 def network(n: int, exchange: Callable[[Expr, Expr], tuple[Statement, ...]]) -> Iterator[Statement]:
-    """Loops that sort ``n`` places; ``exchange(low, high)`` brings two of them in order."""
+    """Loops that sort ``n`` positions; ``exchange(low, high)`` brings two of them in order."""
     for level, (pairs, _) in enumerate(merges(n)):
         (t,), half = indices_of((pairs,), "t"), 1 << level
         first = t // half * (2 * half) + t % half
@@ -211,7 +211,7 @@ def network(n: int, exchange: Callable[[Expr, Expr], tuple[Statement, ...]]) -> 
 def _compare(
     n: int, t: Index, first: Expr, second: Expr, exchange: Callable[[Expr, Expr], tuple[Statement, ...]]
 ) -> Statement:
-    """Exchange the pairs (first, second); a place whose partner is beyond the end is compared with itself."""
+    """Exchange the pairs (first, second); a position whose partner is beyond the end is compared with itself."""
     low = call("max", call("min", first, n - 1), 0)
     high = call("max", call("min", select(second < n, second, first), n - 1), 0)
     return For((t,), exchange(low, high), serial=True)

@@ -57,8 +57,8 @@ class Selection(Ordered):
         (x,), axis = inputs, self.axis % len(inputs[0].shape)
         outer = indices_of((*x.shape[:axis], *x.shape[axis + 1 :]))
 
-        def row(place: Expr | int) -> list[Expr | int]:
-            return [*outer[:axis], place, *outer[axis:]]
+        def row(position: Expr | int) -> list[Expr | int]:
+            return [*outer[:axis], position, *outer[axis:]]
 
         method = self._by_rank if self.by_rank else self._by_selection
         statements = method(x, outputs, row, x.shape[axis])
@@ -70,7 +70,7 @@ class Selection(Ordered):
         return Sample(sample.operator.replace(by_rank=draw.boolean()), sample.inputs)
 
     def _by_rank(self, x: Tensor, outputs: tuple[Tensor, ...], row: Row, extent: int) -> list[Statement]:
-        """Each element goes to the place that the number of elements before it says, if that is less than k."""
+        """Each element goes to the position that the number of elements before it says, if that is less than k."""
         (i,), (j,), rank = indices_of((extent,)), indices_of((self.k,), "j"), Ref(i64, "rank")
         own, last = x[row(i)], max(self.k - 1, 0)
 
@@ -78,10 +78,10 @@ class Selection(Ordered):
             return cast(self.precedes(x[row(j)], j, own, i), i32)
 
         values, indices = outputs
-        place = row(call("max", call("min", rank, last), 0))
+        position = row(call("max", call("min", rank, last), 0))
         stores = (
-            values.store(place, select(rank <= last, own, values[place])),
-            indices.store(place, select(rank <= last, i, indices[place])),
+            values.store(position, select(rank <= last, own, values[position])),
+            indices.store(position, select(rank <= last, i, indices[position])),
         )
         start = For((j,), (values.store(row(j), Const(0, x.dtype)), indices.store(row(j), Const(0, i64))))
         count = Let(rank, cast(reduce("add", (extent,), counted), i64))
@@ -92,7 +92,7 @@ class Selection(Ordered):
         values, indices = outputs
         (j,) = indices_of((self.k,), "j")
         last_value, last_index = Ref(x.dtype, "last_value"), Ref(i64, "last_index")
-        best, place = Ref(x.dtype, "best"), Ref(i64, "place")
+        best, position = Ref(x.dtype, "best"), Ref(i64, "place")
         worst = _limit(x.dtype.numpy, low=self.largest)
 
         def left(i: Expr) -> Expr:
@@ -118,9 +118,9 @@ class Selection(Ordered):
                 Let(last_value, values.load(row(j - 1), fill=0)),
                 Let(last_index, indices.load(row(j - 1), fill=-1)),
                 Let(best, reduce("max" if self.largest else "min", (extent,), candidate)),
-                Let(place, found),
-                values.store(row(j), x.load(row(place), fill=0)),
-                indices.store(row(j), place),
+                Let(position, found),
+                values.store(row(j), x.load(row(position), fill=0)),
+                indices.store(row(j), position),
             ),
             serial=True,
         )

@@ -29,8 +29,8 @@ HIDDEN = -10000.0
 """What is added to the products of hidden keys, unless stated."""
 
 
-class AttentionForm(Microsoft):
-    """What the forms share: their masks, and the number of heads."""
+class AttentionBase(Microsoft):
+    """What the attention operators share: their masks, and the number of heads."""
 
     num_heads: int
     mask_filter_value: float | None
@@ -38,7 +38,7 @@ class AttentionForm(Microsoft):
     unidirectional: bool
 
     def fail_if_unsupported(self, mask: TensorType | None, *inputs: TensorType | None) -> None:
-        """Raise for heads that do not exist and for masks of unknown form."""
+        """Raise for heads that do not exist and for masks of unknown shape."""
         if self.num_heads < 1:
             raise self.fail("num_heads must be positive", *inputs)
         if mask is not None and (mask.dtype != i32 or mask.rank not in (1, 2, 3)):
@@ -58,17 +58,17 @@ class AttentionForm(Microsoft):
 
     def _beyond(self, mask: Value, batch: int, total: int) -> Value:
         """Whether a key is outside of [0, end), or with 2 B numbers of [start, end)."""
-        places = constant(np.arange(total, dtype=np.int32).reshape(1, 1, 1, total))
+        positions = constant(np.arange(total, dtype=np.int32).reshape(1, 1, 1, total))
         ends, *starts = [reshape(part, (batch, 1, 1, 1)) for part in _rows(mask, batch)]
-        hidden: Value = GreaterOrEqual()(places, ends)
-        return Or()(hidden, Less()(places, starts[0])) if starts else hidden
+        hidden: Value = GreaterOrEqual()(positions, ends)
+        return Or()(hidden, Less()(positions, starts[0])) if starts else hidden
 
     def attend(self, q: Value, k: Value, v: Value, bias: Value | None, past: Any = (None, None)) -> tuple[Value, ...]:
         """The result [B, S, H D], all keys and all values [B, H, T, D], for operands of rank 3."""
-        form = Attention(
+        variant = Attention(
             is_causal=self.unidirectional, q_num_heads=self.num_heads, kv_num_heads=self.num_heads, scale=self.scale
         )
-        y, keys, values, _ = form(q, k, v, bias, *past)
+        y, keys, values, _ = variant(q, k, v, bias, *past)
         return y, keys, values
 
 
@@ -81,13 +81,15 @@ def _sum(a: Value | None, b: Value | None) -> Value | None:
     return b if a is None else a if b is None else a + b
 
 
-class SelfAttention(AttentionForm):
+class SelfAttention(AttentionBase):
     """Q, K and V are one projection of the input; past keys and values are stacked, [2, B, H, P, D]."""
 
     past_present_share_buffer: int
     do_rotary: int
 
-    def check_form(self, weight: TensorType | None, mask: TensorType | None, *inputs: TensorType | None) -> None:
+    def check_heads_and_mask(
+        self, weight: TensorType | None, mask: TensorType | None, *inputs: TensorType | None
+    ) -> None:
         """Raise for forms that are not supported."""
         self.fail_if_unsupported(mask, *inputs)
         if self.past_present_share_buffer or self.do_rotary:
@@ -129,7 +131,7 @@ class MicrosoftAttention(SelfAttention):
     unidirectional: bool = False
 
     def check(self, *inputs: TensorType | None) -> None:
-        self.check_form(inputs[1], inputs[3], *inputs)
+        self.check_heads_and_mask(inputs[1], inputs[3], *inputs)
 
     def define(self, *inputs: Any) -> Any:
         x, weight, bias, mask, past, added = inputs
@@ -160,14 +162,14 @@ def _draw_past(draw: Draw, batch: int, heads: int, size: int, steps: int) -> tup
     before = draw.integer(1, 2) if draw.boolean() else 0
     past = draw.floats((2, batch, heads, before, size)) if before else None
     total = before + steps
-    form = draw.choice(("none", "raw", "queries", "ends", "bounds"))
+    variant = draw.choice(("none", "raw", "queries", "ends", "bounds"))
     masks = {
         "raw": lambda: draw.integers((batch, total), 0, 1),
         "queries": lambda: draw.integers((batch, steps, total), 0, 1),
         "ends": lambda: draw.integers((batch,), 1, total),
         "bounds": lambda: np.concatenate([draw.integers((batch,), 1, total), np.zeros(batch, np.int64)]),
     }
-    return past, masks[form]().astype(np.int32) if form in masks else None, before
+    return past, masks[variant]().astype(np.int32) if variant in masks else None, before
 
 
 @operator
@@ -189,7 +191,7 @@ class QAttention(SelfAttention):
     unidirectional: bool = False
 
     def check(self, *inputs: TensorType | None) -> None:
-        self.check_form(inputs[1], inputs[5], *inputs)
+        self.check_heads_and_mask(inputs[1], inputs[5], *inputs)
 
     def define(self, *inputs: Any) -> Any:
         x, weight, bias, sx, sw, mask, zx, zw, past = inputs
@@ -210,7 +212,7 @@ class QAttention(SelfAttention):
 
 @operator
 @dataclass(frozen=True)
-class MultiHeadAttention(AttentionForm):
+class MultiHeadAttention(AttentionBase):
     """Attention of queries to keys and values after their projections.
 
     Operands: Q [B, S, H D]; K and V [B, T, H D], or [B, H, T, D] as a cache holds them, or in one tensor: Q, K and V
@@ -251,23 +253,23 @@ class MultiHeadAttention(AttentionForm):
     def sample(cls, draw: Draw) -> Sample:
         heads, size, batch, steps, keys = (draw.integer(1, 3) for _ in range(5))
         op, hidden = cls(heads, unidirectional=draw.boolean(), **_draw_options(draw)), heads * size
-        form = draw.choice(("plain", "packed", "shared", "cached"))
-        keys = steps if form == "packed" else keys
-        q = draw.floats((batch, steps, heads, 3, size) if form == "packed" else (batch, steps, hidden))
+        variant = draw.choice(("plain", "packed", "shared", "cached"))
+        keys = steps if variant == "packed" else keys
+        q = draw.floats((batch, steps, heads, 3, size) if variant == "packed" else (batch, steps, hidden))
         k: Array | None = draw.floats((batch, keys, hidden))
         v: Array | None = draw.floats((batch, keys, hidden))
-        if form == "shared":
+        if variant == "shared":
             k, v = draw.floats((batch, keys, heads, 2, size)), None
-        elif form == "packed":
+        elif variant == "packed":
             k = v = None
-        elif form == "cached":
+        elif variant == "cached":
             k, v = (draw.floats((batch, heads, keys, size)) for _ in range(2))
         past, mask, before = _draw_past(draw, batch, heads, size, keys)
-        if form == "cached":
+        if variant == "cached":
             past, before, mask = None, 0, None
         if mask is not None and mask.ndim == 3:
             mask = np.repeat(mask[:, :1], steps, 1)
-        bias = draw.floats((3 * hidden,)) if draw.boolean() and form == "plain" else None
+        bias = draw.floats((3 * hidden,)) if draw.boolean() and variant == "plain" else None
         added = draw.floats((1, heads, steps, before + keys)) if draw.boolean() else None
         pasts = (None, None) if past is None else (past[0], past[1])
         return Sample(op, (q, k, v, bias, mask, added, *pasts))

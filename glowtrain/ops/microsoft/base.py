@@ -28,8 +28,8 @@ class Microsoft(Composite, WithScales):
     def check_tensors(self, *inputs: TensorType | None, result: DType | None = None) -> None:
         """Where :attr:`scale_operands` says, tensors with one scale and, behind it, one zero point of their type;
         ``result`` is that of the result, if it must be a certain one."""
-        for place, numbers in self.scales_among(len(inputs)).items():
-            scale, zero = inputs[place], inputs[place + 1] if place + 1 < len(inputs) else None
+        for position, numbers in self.scales_among(len(inputs)).items():
+            scale, zero = inputs[position], inputs[position + 1] if position + 1 < len(inputs) else None
             if any(part is not None and part.size != 1 for part in (scale, zero)):
                 raise self.fail("every tensor has one scale and one zero point for all of it", *inputs)
             x = None if numbers is None else inputs[numbers]

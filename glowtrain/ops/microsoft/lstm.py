@@ -42,10 +42,10 @@ class QuantizedWeight:
     scale: Any
     zero: Any
 
-    def direction(self, place: int) -> list[Value]:
+    def direction(self, position: int) -> list[Value]:
         """What one direction reads."""
         given = (self.numbers, self.totals, self.scale, self.zero)
-        return [one_direction(v, place) for v in given if v is not None]
+        return [one_direction(v, position) for v in given if v is not None]
 
 
 def quantized_weight(numbers: Value, scale: Value, zero: Value) -> QuantizedWeight:
@@ -111,8 +111,8 @@ class StateQuantizedLSTM(LSTM):
         x, w, r, *options = inputs[:8]
         return super().decompose(x, quantized_weight(w, *inputs[8:10]), quantized_weight(r, *inputs[10:12]), *options)
 
-    def part(self, operand: Any, place: int) -> Any:
-        return operand.direction(place) if isinstance(operand, QuantizedWeight) else super().part(operand, place)
+    def part(self, operand: Any, position: int) -> Any:
+        return operand.direction(position) if isinstance(operand, QuantizedWeight) else super().part(operand, position)
 
     def products(self, x: Value, w: Any, r: Any) -> tuple[Value, Value, Sequence[Value]]:
         numbers, *further = r

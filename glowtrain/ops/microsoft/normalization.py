@@ -140,12 +140,12 @@ class EmbedLayerNormalization(Microsoft):
             raise self.fail(f"{words.shape[1]} positions, but a table of {positions.shape[0]}", *inputs)
 
     def define(self, *inputs: Any) -> tuple[Value, ...]:
-        words, segments, table, positions, segment_table, gamma, beta, mask, places = inputs
+        words, segments, table, positions, segment_table, gamma, beta, mask, indices = inputs
         total = Gather(axis=0)(table, words)
-        if places is None:
+        if indices is None:
             total = total + Slice((0,), (words.shape[1],), (0,))(positions)
         else:
-            total = total + Gather(axis=0)(positions, places)
+            total = total + Gather(axis=0)(positions, indices)
         if segments is not None:
             total = total + Gather(axis=0)(segment_table, segments)
         if mask is None:

@@ -161,7 +161,7 @@ class QLinearSoftmax(QLinearUnary):
 
 
 class QLinearMean(QLinearUnary):
-    """Means over places of a quantized tensor. The sums are exact; one multiplication turns them to Y's scale.
+    """Means over positions of a quantized tensor. The sums are exact; one multiplication turns them to Y's scale.
 
     Scales narrower than f32 are widened first, as sums are: rounding a mean to them would change results by a step.
     """
@@ -174,7 +174,7 @@ class QLinearMean(QLinearUnary):
 
 
 class QLinearPool(QLinearMean):
-    """Means over places of a quantized image, [N, D..., C] with ``channels_last``."""
+    """Means over positions of a quantized image, [N, D..., C] with ``channels_last``."""
 
     channels_last: bool
 
@@ -266,7 +266,7 @@ class QLinearConcat(QuantizedResult):
     axis: int
 
     def scales_among(self, count: int) -> ScaleOperands:
-        return {0: None, **{place: place - 1 for place in range(3, count, 3)}}
+        return {0: None, **{position: position - 1 for position in range(3, count, 3)}}
 
     def check(self, *inputs: TensorType | None) -> None:
         if len(inputs) % 3 != 2 or any(x is None for x in inputs):

@@ -100,7 +100,7 @@ class MatMulNBits(Microsoft):
 
 
 def _first(x: Value, count: int) -> Value:
-    """The first places on the last axis."""
+    """The first positions on the last axis."""
     if x.shape[-1] == count:
         return x
     if isinstance(x, Constant):

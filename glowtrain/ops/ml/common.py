@@ -153,7 +153,7 @@ def check_labels(operator: Operator, ints: Ints, strings: Strings, *inputs: Tens
 
 
 def label_numbers(ints: Ints, strings: Strings) -> Ints:
-    """What stands for each class in a tensor: its label, or its place in the list of strings."""
+    """What stands for each class in a tensor: its label, or its position in the list of strings."""
     return ints or tuple(range(len(strings)))
 
 

@@ -33,8 +33,8 @@ def coupled_array(scores: Array, slope: Array, offset: Array) -> Array:
     count = round((1 + np.sqrt(1 + 8 * scores.shape[1])) / 2)
     likely = np.clip(0.5 - 0.5 * np.tanh(0.5 * (scores * slope + offset)), LEAST, 1 - LEAST)
     r = np.zeros((scores.shape[0], count, count), scores.dtype)
-    for place, (i, j) in enumerate(itertools.combinations(range(count), 2)):
-        r[:, i, j], r[:, j, i] = likely[:, place], 1 - likely[:, place]
+    for position, (i, j) in enumerate(itertools.combinations(range(count), 2)):
+        r[:, i, j], r[:, j, i] = likely[:, position], 1 - likely[:, position]
     q = -r * r.transpose(0, 2, 1)
     q[:, range(count), range(count)] = (r * r).sum(axis=1)
     p = np.full((scores.shape[0], count), 1 / count, scores.dtype)
@@ -73,8 +73,8 @@ def _quadratic(likely: Value, count: int) -> Value:
     """The matrix of the quadratic form, [rows, classes, classes]."""
     dtype = likely.dtype.numpy
     pairs = list(itertools.combinations(range(count), 2))
-    places = np.eye(count * count, dtype=dtype)
-    upper, lower = places[[i * count + j for i, j in pairs]], places[[j * count + i for i, j in pairs]]
+    positions = np.eye(count * count, dtype=dtype)
+    upper, lower = positions[[i * count + j for i, j in pairs]], positions[[j * count + i for i, j in pairs]]
     flat: Value = MatMul()(likely, constant(upper)) + MatMul()(1.0 - likely, constant(lower))
     r = reshape(flat, (likely.shape[0], count, count))
     diagonal: Value = ReduceSum(axes=(1,), keepdims=True)(r * r) * constant(np.eye(count, dtype=dtype))
@@ -99,6 +99,6 @@ def _step(p: Value, q: Value, count: int) -> Value:
     return result
 
 
-def _column(x: Value, place: int) -> Value:
-    result: Value = Slice(starts=(place,), ends=(place + 1,), axes=(1,))(x)
+def _column(x: Value, position: int) -> Value:
+    result: Value = Slice(starts=(position,), ends=(position + 1,), axes=(1,))(x)
     return result

@@ -80,8 +80,8 @@ class TreeEnsemble(Tabular):
             np.array(self.nodes_missing_value_tracks_true or (0,) * len(self.nodes_featureids), np.int64),
             self._members(),
         )
-        places = np.arange(leaves), np.array(self.leaf_targetids, np.int64), np.array(self.leaf_weights, np.float64)
-        votes = Votes.of(AGGREGATES[self.aggregate_function], (leaves, self.n_targets), *places)
+        positions = np.arange(leaves), np.array(self.leaf_targetids, np.int64), np.array(self.leaf_weights, np.float64)
+        votes = Votes.of(AGGREGATES[self.aggregate_function], (leaves, self.n_targets), *positions)
         roots = np.array(self.tree_roots, np.int64)
         if roots.size == 0 or roots.min() < 0:
             raise ShapeError("tree_roots must name the first node of each tree")

@@ -140,9 +140,9 @@ class _Table:
     def expand(self, branches: Branches, leaves: int) -> None:
         """Rewrite the nodes that test for equality."""
         members = iter(branches.members)
-        for place in np.flatnonzero(np.isin(branches.modes, (EQ, NEQ, MEMBER))):
-            mode, node = int(branches.modes[place]), leaves + int(place)
-            values = next(members) if mode == MEMBER else (float(branches.values[place]),)
+        for position in np.flatnonzero(np.isin(branches.modes, (EQ, NEQ, MEMBER))):
+            mode, node = int(branches.modes[position]), leaves + int(position)
+            values = next(members) if mode == MEMBER else (float(branches.values[position]),)
             found = self._search(node, sorted(values), int(self.first[node]), int(self.second[node]))
             self.thresholds[node], self.missing[node] = found[1], found[4]
             self.first[node], self.second[node] = found[2], found[3]

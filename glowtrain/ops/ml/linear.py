@@ -105,7 +105,7 @@ class LinearClassifier(Tabular):
     """Labels (i64) and scores [rows, classes]: x · Wᵀ + b, then ``post_transform``.
 
     One row of weights makes a binary classifier: with score s its scores are 1 - s and s, and the label is the second
-    if s > 0. Labels that are strings are given by their places in the list.
+    if s > 0. Labels that are strings are given by their positions in the list.
     """
 
     coefficients: Floats

@@ -158,7 +158,7 @@ class SVMClassifier(Tabular):
 
     With ``prob_a`` and ``prob_b`` the scores are probabilities of the classes (see :mod:`glowtrain.ops.ml.coupling`),
     else those of the pairs; of two classes with score s they are -s and s. Without ``vectors_per_class`` the
-    coefficients are those of a linear function for each class. Labels that are strings are given by their places.
+    coefficients are those of a linear function for each class. Labels that are strings are given by their positions.
     """
 
     classlabels_ints: Ints = ()

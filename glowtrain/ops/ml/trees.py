@@ -184,8 +184,8 @@ class ListedTrees(Tabular):
     def read(self, aggregate: str, columns: int, votes: Sequence[Sequence[float]]) -> Ensemble:
         """The ensemble; ``votes`` lists trees, nodes, columns and weights. Raises :class:`ShapeError`."""
         nodes = _Listed.of(self)
-        trees, places, targets, weights = votes
-        at = nodes.find(np.array(trees, np.int64), np.array(places, np.int64), "a vote")
+        trees, positions, targets, weights = votes
+        at = nodes.find(np.array(trees, np.int64), np.array(positions, np.int64), "a vote")
         leaf = nodes.numbers[at]
         if leaf.size and leaf.max() >= nodes.leaves:
             raise ShapeError("a node that is not a leaf votes")
@@ -228,33 +228,33 @@ class _Listed:
         branches = part.read(listed, np.flatnonzero(~leaf), which, modes)
         return cls(numbers, part.leaves, trees, span, part.keys, order, branches, part.roots)
 
-    def read(self, listed: ListedTrees, places: Array, which: Array, modes: Array) -> Branches:
-        """The nodes at ``places``, which are no leaves."""
+    def read(self, listed: ListedTrees, positions: Array, which: Array, modes: Array) -> Branches:
+        """The nodes at ``positions``, which are no leaves."""
         count = which.size
 
-        def taken(values: Sequence[float], dtype: Any) -> Array:
+        def reordered(values: Sequence[float], dtype: Any) -> Array:
             if len(values) != count:
                 raise ShapeError(f"all attributes of nodes must have one entry for each of the {count} nodes")
-            return np.array(values, dtype)[places]
+            return np.array(values, dtype)[positions]
 
         true, false = (
-            self.numbers[self.find(self.trees[which[places]], taken(ids, np.int64), "a node")]
+            self.numbers[self.find(self.trees[which[positions]], reordered(ids, np.int64), "a node")]
             for ids in (listed.nodes_truenodeids, listed.nodes_falsenodeids)
         )
-        values = taken(listed.nodes_values or listed.nodes_values_as_tensor, np.float64)
-        missing = taken(listed.nodes_missing_value_tracks_true or (0,) * count, np.int64)
-        return Branches(taken(listed.nodes_featureids, np.int64), values, modes[places], true, false, missing)
+        values = reordered(listed.nodes_values or listed.nodes_values_as_tensor, np.float64)
+        missing = reordered(listed.nodes_missing_value_tracks_true or (0,) * count, np.int64)
+        return Branches(reordered(listed.nodes_featureids, np.int64), values, modes[positions], true, false, missing)
 
     def find(self, trees: Array, ids: Array, what: str) -> Array:
         """Where nodes are listed. Raises :class:`ShapeError` for nodes that are not."""
         rank = np.minimum(np.searchsorted(self.trees, trees), self.trees.size - 1)
         wanted = rank * self.span + ids
-        place = np.minimum(np.searchsorted(self.keys, wanted), self.keys.size - 1)
-        wrong = (self.keys[place] != wanted) | (self.trees[rank] != trees) | (ids < 0) | (ids >= self.span)
+        position = np.minimum(np.searchsorted(self.keys, wanted), self.keys.size - 1)
+        wrong = (self.keys[position] != wanted) | (self.trees[rank] != trees) | (ids < 0) | (ids >= self.span)
         if wrong.any():
             at = int(np.flatnonzero(wrong)[0])
             raise ShapeError(f"{what} names node {ids[at]} of tree {trees[at]}, which does not exist")
-        return self.order[place]
+        return self.order[position]
 
 
 def _mode(name: str) -> int:
@@ -326,7 +326,7 @@ class TreeEnsembleClassifier(ListedTrees):
 
     Where all votes are for the first of two classes they are the score s of the second: the label is the second if
     s > 0.5 (no vote is negative) or s > 0 (some are), the scores are 1 - s and s or -s and s, and LOGISTIC is the only
-    transform. Labels that are strings are given by their places in the list.
+    transform. Labels that are strings are given by their positions in the list.
     """
 
     classlabels_int64s: Ints = ()

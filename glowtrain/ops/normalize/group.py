@@ -21,7 +21,7 @@ from glowtrain.types import Array, Shape, TensorType
 
 @dataclass(frozen=True)
 class ChannelNormalization(Operator):
-    """Normalization over groups of channels and all places, with a scale and a bias for each channel."""
+    """Normalization over groups of channels and all positions, with a scale and a bias for each channel."""
 
     def groups(self, x: Shape) -> int:
         """How many groups the channels (axis 1) form."""
@@ -55,7 +55,7 @@ class ChannelNormalization(Operator):
         return np.asarray(y.astype(x.dtype))
 
     def decompose(self, x: Value, scale: Value, bias: Value) -> Value:
-        """Sums over the places of each channel, in whatever layout x has, then over each group's channels."""
+        """Sums over the positions of each channel, in whatever layout x has, then over each group's channels."""
         centered, inverse = self._normalizing(x)
         factor = inverse * as_dtype(per_channel(scale, x), inverse.dtype)
         return as_dtype(centered * factor + as_dtype(per_channel(bias, x), inverse.dtype), x.dtype)
@@ -85,8 +85,8 @@ class ChannelNormalization(Operator):
     def vjp(self, g: Value, y: Value, x: Value, scale: Value, bias: Value) -> Grads:
         """dx = (g * scale - mean(g * scale) - normal * mean(g * scale * normal)) / sqrt(variance + epsilon).
 
-        ``normal`` is the normalized x. All sums come from those over the places of each channel, in one pass over x and
-        g (as by PyTorch's ComputeInternalGradients).
+        ``normal`` is the normalized x. All sums come from those over the positions of each channel, in one pass over x
+        and g (as by PyTorch's ComputeInternalGradients).
         """
         centered, inverse = self._normalizing(x)
         g_wide, normal = as_dtype(g, inverse.dtype), centered * inverse
@@ -100,7 +100,7 @@ class ChannelNormalization(Operator):
 
 
 def channel_sums(x: Value) -> Value:
-    """The sum over the places of each channel of each instance: [n, c, 1...]."""
+    """The sum over the positions of each channel of each instance: [n, c, 1...]."""
     result: Value = ReduceSum(axes=tuple(range(2, x.rank)), noop_with_empty_axes=True)(x)
     return result
 
@@ -108,7 +108,7 @@ def channel_sums(x: Value) -> Value:
 @operator
 @dataclass(frozen=True)
 class InstanceNormalization(ChannelNormalization):
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, over the places of each channel of each instance."""
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, over the positions of each channel of each instance."""
 
     epsilon: float = 1e-5
 

@@ -52,8 +52,8 @@ class LRN(Operator):
         before, after = self.reach
         wide, channels = widened(x), x.shape[1]
         squares = np.square(wide)
-        places = (slice(max(0, c - before), c + after + 1) for c in range(channels))
-        sums = [squares[:, place].sum(axis=1) for place in places]
+        positions = (slice(max(0, c - before), c + after + 1) for c in range(channels))
+        sums = [squares[:, position].sum(axis=1) for position in positions]
         scale = self.bias + self.alpha / self.size * np.stack(sums, axis=1) if sums else np.ones_like(squares)
         return np.asarray(wide * scale**-self.beta, x.dtype)
 

@@ -60,8 +60,10 @@ class ClassLossOperator(Operator):
         ignored = np.zeros(labels.shape, bool) if self.ignore_index is None else labels == self.ignore_index
         wrong = ~ignored & ((labels < 0) | (labels >= classes))
         if wrong.any():
-            place = tuple(int(i) for i in np.argwhere(wrong)[0])
-            raise self.fail(f"label {labels[place]} at {list(place)} is not a class: those are 0 to {classes - 1}")
+            position = tuple(int(i) for i in np.argwhere(wrong)[0])
+            raise self.fail(
+                f"label {labels[position]} at {list(position)} is not a class: those are 0 to {classes - 1}"
+            )
         safe = np.where(ignored, 0, labels)
         counts = np.where(ignored, 0, 1 if weights is None else widened(weights)[safe]).astype(wide.dtype)
         picked = np.take_along_axis(wide, np.expand_dims(safe, 1), 1).squeeze(1)
@@ -98,8 +100,8 @@ class ClassLossOperator(Operator):
 
     def _picked(self, log_prob: Value, labels: Value) -> Value:
         """Each sample's log-probability of its label."""
-        place = beside_classes(self._safe(labels, log_prob.shape[1]))
-        picked = reshape(GatherElements(axis=1)(log_prob, place), labels.shape)
+        position = beside_classes(self._safe(labels, log_prob.shape[1]))
+        picked = reshape(GatherElements(axis=1)(log_prob, position), labels.shape)
         return as_dtype(picked, accumulator(log_prob.dtype))
 
     def _counts(self, log_prob: Value, labels: Value, weights: Value | None) -> Value | None:
@@ -141,8 +143,8 @@ class ClassLossOperator(Operator):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        n, classes, places = draw.integer(1, 4), draw.integer(1, 5), draw.shape(max_rank=2, max_extent=3)
-        labels = draw.integers((n, *places), 0, classes - 1)
+        n, classes, positions = draw.integer(1, 4), draw.integer(1, 5), draw.shape(max_rank=2, max_extent=3)
+        labels = draw.integers((n, *positions), 0, classes - 1)
         ignored = draw.choice((None, -1, int(labels.flat[-1])))
         if ignored is not None:
             labels = np.where(draw.booleans(labels.shape), ignored, labels)
@@ -150,7 +152,7 @@ class ClassLossOperator(Operator):
         weights = draw.floats((classes,), 0.2, 2.0) if draw.boolean() else None
         if ignored == labels.flat[0]:
             ignored = None
-        return Sample(cls(draw.choice(MODES), ignored), (draw.floats((n, classes, *places)), labels, weights))
+        return Sample(cls(draw.choice(MODES), ignored), (draw.floats((n, classes, *positions)), labels, weights))
 
 
 def beside_classes(each: Value) -> Value:

@@ -61,14 +61,14 @@ class OptimizerStep(Operator):
     def reference(self, rate: Array, count: Array, *tensors: Array) -> tuple[Array, ...]:
         number, steps = rate.reshape(()), int(count.reshape(()))
         updated = [self.advanced(number.astype(group[0].dtype), steps, *group) for group in self.groups(tensors)]
-        arrays = [array for place in zip(*updated, strict=True) for array in place]
+        arrays = [array for position in zip(*updated, strict=True) for array in position]
         wanted = (*tensors[: len(updated)], *tensors[2 * len(updated) :])
         return tuple(np.asarray(a, like.dtype) for a, like in zip(arrays, wanted, strict=True))
 
     def decompose(self, rate: Value, count: Value, *tensors: Value) -> tuple[Value, ...]:
         number, steps = reshape(rate, ()), as_dtype(reshape(count, ()), f64)
         updated = [self.stepped(as_dtype(number, group[0].dtype), steps, *group) for group in self.groups(tensors)]
-        return tuple(value for place in zip(*updated, strict=True) for value in place)
+        return tuple(value for position in zip(*updated, strict=True) for value in position)
 
     @classmethod
     def draw_operands(cls, draw: Draw) -> tuple[Array, ...]:

@@ -1,4 +1,4 @@
-"""Blocks of images as columns and back, places of maxima filled again, crops and margins about the middle.
+"""Blocks of images as columns and back, positions of maxima filled again, crops and margins about the middle.
 
 Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 """
@@ -61,9 +61,9 @@ class Col2Im(_Blocks):
             raise self.fail(f"takes one operand, not {len(inputs)}", *inputs)
         (x,) = inputs
         geometry = self.geometry(x)
-        taps, places = math.prod(self.block_shape), math.prod(geometry.out)
-        if x.rank != 3 or x.shape[1] % taps or x.shape[2] != places:
-            raise self.fail(f"columns must be [N, C * {taps}, {places}]", x)
+        taps, positions = math.prod(self.block_shape), math.prod(geometry.out)
+        if x.rank != 3 or x.shape[1] % taps or x.shape[2] != positions:
+            raise self.fail(f"columns must be [N, C * {taps}, {positions}]", x)
         if not x.dtype.is_number:
             raise self.fail(f"elements of type {x.dtype} do not add up; cast them first", x)
         return x.with_shape((x.shape[0], x.shape[1] // taps, *self.image_shape))
@@ -95,12 +95,12 @@ class Col2Im(_Blocks):
 
         def hit(*taps: Expr) -> Expr:
             points = list(zip(axes, rest, taps, strict=True))
-            places = [axis.subscript(q, m) for axis, q, m in points]
+            positions = [axis.subscript(q, m) for axis, q, m in points]
             column = flatten((c, *(axis.tap(m) for axis, _, m in points)), split[1 : 2 + geometry.rank])
-            # A place outside of its own axis could be inside of the flattened one.
-            where = flatten(places, geometry.out)
-            for place, out in zip(places, geometry.out, strict=True):
-                where = select((place >= 0) & (place < out), where, -1)
+            # A position outside of its own axis could be inside of the flattened one.
+            where = flatten(positions, geometry.out)
+            for position, out in zip(positions, geometry.out, strict=True):
+                where = select((position >= 0) & (position < out), where, -1)
             return cast(x.load((n, column, where), fill=0), wide)
 
         taps = [axis.taps for axis in axes]
@@ -108,13 +108,13 @@ class Col2Im(_Blocks):
         return For(indices, (y.store(target, value),))
 
     def decompose(self, x: Value) -> Value:
-        """A scatter of every element to its place in the padded image."""
+        """A scatter of every element to its position in the padded image."""
         geometry, (n, _, _), c = self.geometry(x.type), x.shape, x.shape[1] // math.prod(self.block_shape)
         padded = tuple(axis.extent + axis.begin + axis.after for axis in geometry.axes)
-        places = np.broadcast_to(_places(geometry).reshape(-1), (n, c, math.prod(geometry.kernel + geometry.out)))
+        positions = np.broadcast_to(_places(geometry).reshape(-1), (n, c, math.prod(geometry.kernel + geometry.out)))
         zeros = filled(0, x.type.with_shape((n, c, math.prod(padded))))
-        columns = reshape(x, (n, c, places.shape[2]))
-        added = ScatterElements(axis=2, reduction="add")(zeros, constant(np.ascontiguousarray(places)), columns)
+        columns = reshape(x, (n, c, positions.shape[2]))
+        added = ScatterElements(axis=2, reduction="add")(zeros, constant(np.ascontiguousarray(positions)), columns)
         crop = [-axis.begin for axis in geometry.axes], [-axis.after for axis in geometry.axes]
         return pad(reshape(added, (n, c, *padded)), (0, 0, *crop[0], 0, 0, *crop[1]))
 
@@ -158,10 +158,10 @@ class Im2Col(_Blocks):
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (x,), (y,) = inputs, outputs
-        geometry, (n, column, place) = self.blocks((), x.shape[2:], self.block_shape), indices_of(y.shape)
+        geometry, (n, column, position) = self.blocks((), x.shape[2:], self.block_shape), indices_of(y.shape)
         c, *taps = unflatten(column, (x.shape[1], *geometry.kernel))
-        source = geometry.source(unflatten(place, geometry.out), taps)
-        return [For((n, column, place), (y.store((n, column, place), x.load((n, c, *source), fill=0)),))]
+        source = geometry.source(unflatten(position, geometry.out), taps)
+        return [For((n, column, position), (y.store((n, column, position), x.load((n, c, *source), fill=0)),))]
 
     def decompose(self, x: Value) -> Value:
         """A gather from the padded image."""

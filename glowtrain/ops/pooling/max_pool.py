@@ -51,15 +51,15 @@ class MaxPool(Pool):
         geometry = self.geometry(x)
         lowest = -np.inf if x.dtype.kind not in "iu" else np.iinfo(x.dtype).min
         positions = _positions(x.shape, self.storage_order)
-        places = geometry.view(geometry.pad(positions, -1)).reshape(
+        indices = geometry.view(geometry.pad(positions, -1)).reshape(
             *x.shape[:2], *geometry.out, math.prod(geometry.kernel)
         )
-        values = geometry.view(geometry.pad(widened(x), lowest)).reshape(places.shape)
+        values = geometry.view(geometry.pad(widened(x), lowest)).reshape(indices.shape)
         # Padding must not win even over -inf, so a tie is broken by being inside.
         best = values.max(axis=-1, keepdims=True)
-        wins = ((values == best) | (values != values)) & (places >= 0)
+        wins = ((values == best) | (values != values)) & (indices >= 0)
         first = wins.argmax(axis=-1)[..., None]
-        taken = (np.take_along_axis(array, first, -1)[..., 0] for array in (values, places))
+        taken = (np.take_along_axis(array, first, -1)[..., 0] for array in (values, indices))
         return next(taken).astype(x.dtype), next(taken)
 
     def vjp(self, g: Any, y: Any, *inputs: Any) -> Grads:
@@ -78,11 +78,11 @@ class MaxPool(Pool):
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         (y, positions), x = outputs, inputs[0]
         geometry = self.geometry(x)
-        n, c, *place = indices = indices_of(y.shape)
+        n, c, *position = indices = indices_of(y.shape)
         lowest = -math.inf if x.dtype.is_float else (-128 if x.dtype.kind == "int" else 0)
 
         def element(tap: Sequence[Expr]) -> Expr:
-            loaded: Expr = x.load((n, c, *geometry.source(place, tap)), fill=lowest)
+            loaded: Expr = x.load((n, c, *geometry.source(position, tap)), fill=lowest)
             return loaded
 
         best = Ref(x.dtype, "best")
@@ -94,8 +94,8 @@ class MaxPool(Pool):
                 if x.dtype.is_float
                 else call("eq", value, best)
             )
-            where = flatten((n, c, *geometry.source(place, tap)), x.shape)
-            return select(_inside(geometry, place, tap, wins), where, _FAR)
+            where = flatten((n, c, *geometry.source(position, tap)), x.shape)
+            return select(_inside(geometry, position, tap, wins), where, _FAR)
 
         first = reduce("min", geometry.kernel, candidate)
         maximum = Let(best, reduce("max", geometry.kernel, lambda *tap: element(tap)))
@@ -129,9 +129,9 @@ def _in_order(position: Expr, shape: Shape, storage_order: int) -> Expr:
     return total
 
 
-def _inside(geometry: SlidingWindow, place: Sequence[Expr], tap: Sequence[Expr], condition: Expr) -> Expr:
+def _inside(geometry: SlidingWindow, position: Sequence[Expr], tap: Sequence[Expr], condition: Expr) -> Expr:
     """``condition``, and the tap lies inside the input on every axis where it may not."""
-    source = geometry.source(place, tap)
+    source = geometry.source(position, tap)
     for subscript, axis in zip(source, geometry.axes, strict=True):
         if axis.begin:
             condition = call("and", condition, call("ge", subscript, 0))
@@ -173,10 +173,10 @@ class MaxPoolGradient(PoolGradient):
         wide = accumulator(g.dtype)
         ordered = (*dx.shape[:2], *(dx.shape[2:] if self.storage_order == 0 else dx.shape[:1:-1]))
 
-        def term(place: Sequence[Expr], target: Sequence[Expr]) -> Expr:
+        def term(position: Sequence[Expr], target: Sequence[Expr]) -> Expr:
             number = flatten((*target[:2], *(target[2:] if self.storage_order == 0 else target[:1:-1])), ordered)
-            won = call("eq", indices.load(place, fill=-1), cast(number, indices.dtype))
-            return select(won, cast(g.load(place, fill=0), wide), 0)
+            won = call("eq", indices.load(position, fill=-1), cast(number, indices.dtype))
+            return select(won, cast(g.load(position, fill=0), wide), 0)
 
         return self.nests(dx, g, term)
 

@@ -76,10 +76,10 @@ class Pool(Operator):
 
 
 def _counts(geometry: SlidingWindow, *, padded: bool) -> list[list[int]]:
-    """For each axis and place, the number of taps inside the input (with ``padded``: or its declared padding)."""
+    """For each axis and position, the number of taps inside the input (with ``padded``: or its declared padding)."""
     bounds = [(-axis.begin, axis.extent + axis.end) if padded else (0, axis.extent) for axis in geometry.axes]
     pairs = zip(geometry.axes, bounds, strict=True)
-    return [[axis.taps_inside(place, low, high) for place in range(axis.out)] for axis, (low, high) in pairs]
+    return [[axis.taps_inside(position, low, high) for position in range(axis.out)] for axis, (low, high) in pairs]
 
 
 def draw_pool(draw: Draw) -> tuple[dict[str, Any], Shape]:
@@ -88,8 +88,8 @@ def draw_pool(draw: Draw) -> tuple[dict[str, Any], Shape]:
     largest = 3 if rank < 3 else 2
     kernel, strides = (tuple(draw.integer(1, largest) for _ in range(rank)) for _ in range(2))
     dilations = tuple(draw.integer(1, 2) for _ in range(rank))
-    places = draw.shape(rank, rank, max_extent=largest + 1)
-    spatial = tuple((k - 1) * d + n for k, d, n in zip(kernel, dilations, places, strict=True))
+    positions = draw.shape(rank, rank, max_extent=largest + 1)
+    spatial = tuple((k - 1) * d + n for k, d, n in zip(kernel, dilations, positions, strict=True))
     chosen: dict[str, Any] = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
     chosen["ceil_mode"] = draw.boolean()
     form = draw.choice(("plain", "pads", "SAME_UPPER", "SAME_LOWER", "VALID"))
@@ -104,7 +104,8 @@ def draw_pool(draw: Draw) -> tuple[dict[str, Any], Shape]:
 
 @dataclass(frozen=True)
 class PoolGradient(Operator):
-    """What the adjoints of pools share. ``spatial`` is the input's; places follow from the pads by the floor rule."""
+    """What the adjoints of pools share. ``spatial`` is the input's; positions follow from the pads by the floor
+    rule."""
 
     domain = "glowtrain"
     spatial: Shape
@@ -132,7 +133,7 @@ class PoolGradient(Operator):
         return g.with_shape((*g.shape[:2], *self.spatial))
 
     def nests(self, dx: Tensor, g: Tensor, term: Callable[..., Expr]) -> list[Statement]:
-        """One nest for each phase: dx = sum of ``term(place, target)`` over the windows that contain the target."""
+        """One nest for each phase: dx = sum of ``term(position, target)`` over the windows that contain the target."""
         return [self._nest(dx, axes, term) for axes in self.geometry(g).phases()]
 
     def _nest(self, dx: Tensor, axes: Sequence[PhaseAxis], term: Callable[..., Expr]) -> Statement:
@@ -185,10 +186,10 @@ class SumPool(Operator):
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         (y,), x = outputs, inputs[0]
         geometry = self.geometry(x)
-        n, c, *place = indices = indices_of(y.shape)
+        n, c, *position = indices = indices_of(y.shape)
 
         def term(*tap: Expr) -> Expr:
-            return cast(x.load((n, c, *geometry.source(place, tap)), fill=0), accumulator(x.dtype))
+            return cast(x.load((n, c, *geometry.source(position, tap)), fill=0), accumulator(x.dtype))
 
         return [For(indices, (y.store(indices, reduce("add", geometry.kernel, term)),))]
 
@@ -238,7 +239,7 @@ class SumPoolGradient(PoolGradient):
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         g = inputs[0]
-        return self.nests(outputs[0], g, lambda place, _: cast(g.load(place, fill=0), accumulator(g.dtype)))
+        return self.nests(outputs[0], g, lambda position, _: cast(g.load(position, fill=0), accumulator(g.dtype)))
 
     def decompose(self, *inputs: Any) -> Value:
         """A transposed convolution of every channel alone with ones."""

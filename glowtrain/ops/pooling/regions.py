@@ -119,10 +119,10 @@ class RoiAlign(Operator):
         out = (self.output_height, self.output_width)
         result = np.zeros((len(rois), x.shape[1], *out), widened(x).dtype)
         images = checked(self, batch, x.shape[0])
-        for place, (roi, image) in enumerate(zip(widened(rois), images, strict=True)):
+        for position, (roi, image) in enumerate(zip(widened(rois), images, strict=True)):
             rows, columns = (self._samples_array(roi, axis, out[axis]) for axis in range(2))
             for (ph, y), (pw, x_) in ((a, b) for a in rows for b in columns):
-                result[place, :, ph, pw] = self._pooled_array(widened(x)[image], y, x_)
+                result[position, :, ph, pw] = self._pooled_array(widened(x)[image], y, x_)
         return result.astype(x.dtype)
 
     def _samples_array(self, roi: Array, axis: int, out: int) -> list[tuple[int, Array]]:
@@ -131,7 +131,7 @@ class RoiAlign(Operator):
         size = end - start if self._margin else max(end - start, 1.0)
         count = self.sampling_ratio or max(math.ceil(size / out), 0)
         steps = (np.arange(count) + 0.5) / max(count, 1)
-        return [(place, start + (place + steps) * (size / out)) for place in range(out)]
+        return [(position, start + (position + steps) * (size / out)) for position in range(out)]
 
     def _pooled_array(self, image: Array, rows: Array, columns: Array) -> Array:
         """One bin of an image[C, H, W], sampled at rows x columns."""
@@ -188,18 +188,18 @@ class RoiAlign(Operator):
         n, c, h, w = x.shape
         (r, p), q = rows.positions.shape, columns.positions.shape[1]
         y, z = rows.neighbours(), columns.neighbours()
-        places = reshape(y.indices, (r, 2, 1, p, 1)) * w + reshape(z.indices, (r, 1, 2, 1, q))
-        places = places + reshape(batch, (r, 1, 1, 1, 1)) * (h * w)
+        indices = reshape(y.indices, (r, 2, 1, p, 1)) * w + reshape(z.indices, (r, 1, 2, 1, q))
+        indices = indices + reshape(batch, (r, 1, 1, 1, 1)) * (h * w)
         weights = reshape(y.weights, (r, 2, 1, p, 1)) * reshape(z.weights, (r, 1, 2, 1, q))
         oh, ow = self.output_height, self.output_width
         bins: Shape = (r, 2, 2, oh, p // oh, ow, q // ow)
         pixels = reshape(Transpose((1, 0, 2, 3))(x), (c, n * h * w))
         if self.mode == "max":
-            terms = reshape(Gather(axis=1)(pixels, places) * weights, (c, *bins))
+            terms = reshape(Gather(axis=1)(pixels, indices) * weights, (c, *bins))
             pooled = self._maximum(terms, rows, columns, bins)
         else:
             weights = weights / float(self.sampling_ratio**2)
-            taps = Neighbours(_taps_first(places, bins), _taps_first(weights, bins))
+            taps = Neighbours(_taps_first(indices, bins), _taps_first(weights, bins))
             pooled = reshape(taps.sums(reshape(pixels, (1, c, n * h * w))), (c, r, oh, ow))
         result: Value = Transpose((1, 0, 2, 3))(pooled)
         return result
@@ -292,15 +292,17 @@ class MaxRoiPool(Operator):
         whole = np.floor(widened(rois)[:, 1:] * self.spatial_scale + 0.5)
         images = checked(self, convert(np.floor(widened(rois)[:, 0] + 0.5), i64), x.shape[0])
         result = np.zeros((len(rois), x.shape[1], *self.pooled_shape), x.dtype)
-        for place, image in enumerate(images):
+        for position, image in enumerate(images):
             rows, columns = (
-                _bins_array(whole[place, 1 - axis], whole[place, 3 - axis], self.pooled_shape[axis], x.shape[2 + axis])
+                _bins_array(
+                    whole[position, 1 - axis], whole[position, 3 - axis], self.pooled_shape[axis], x.shape[2 + axis]
+                )
                 for axis in range(2)
             )
             for (ph, y), (pw, z) in ((a, b) for a in enumerate(rows) for b in enumerate(columns)):
                 part = x[image][:, y][:, :, z]
                 if part.size:
-                    result[place, :, ph, pw] = part.max(axis=(1, 2))
+                    result[position, :, ph, pw] = part.max(axis=(1, 2))
         return result
 
     def decompose(self, x: Value, rois: Value) -> Value:
@@ -337,8 +339,8 @@ class MaxRoiPool(Operator):
         op = cls((draw.integer(1, 3), draw.integer(1, 3)), draw.choice((1.0, 0.5)))
         starts = [draw.integers((r,), -1, spatial[1 - axis]) for axis in range(2)]
         ends = [start + draw.integers((r,), -1, 4) for start in starts]
-        places = np.stack([*starts, *ends], axis=-1) + draw.floats((r, 4), -0.3, 0.3)
-        rois = np.concatenate([draw.integers((r, 1), 0, n - 1), places / op.spatial_scale], axis=1)
+        indices = np.stack([*starts, *ends], axis=-1) + draw.floats((r, 4), -0.3, 0.3)
+        rois = np.concatenate([draw.integers((r, 1), 0, n - 1), indices / op.spatial_scale], axis=1)
         return Sample(op, (draw.floats((n, draw.integer(1, 2), *spatial)), rois))
 
 

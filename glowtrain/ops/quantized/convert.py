@@ -156,7 +156,7 @@ def blocks(op: Operator, axis: int, block_size: int, *types: Any) -> Blocks:
     axis = normalize_axis(op, axis, x)
     if scale.rank == 1 and not block_size:
         if scale.shape[0] != x.shape[axis]:
-            raise op.fail(f"{scale.shape[0]} scales for the {x.shape[axis]} places on axis {axis}", *types)
+            raise op.fail(f"{scale.shape[0]} scales for the {x.shape[axis]} positions on axis {axis}", *types)
         extents = tuple(scale.shape[0] if a == axis else 1 for a in range(x.rank))
         return Blocks(x.shape, extents, axis, 1)
     if not block_size:
@@ -164,7 +164,7 @@ def blocks(op: Operator, axis: int, block_size: int, *types: Any) -> Blocks:
     wanted = tuple(-(-n // block_size) if a == axis and block_size > 0 else n for a, n in enumerate(x.shape))
     if block_size < 1 or scale.shape != wanted:
         rule = f"with block_size={block_size} on axis {axis} the scales must have shape {list(wanted)}"
-        raise op.fail(f"{rule}, without blocks one element or as many as places on the axis", *types)
+        raise op.fail(f"{rule}, without blocks one element or as many as positions on the axis", *types)
     return Blocks(x.shape, scale.shape, axis, block_size)
 
 
@@ -270,8 +270,8 @@ class QuantizeLinear(ScaledConversion):
 
 def _is_known(tensor: Tensor, number: int) -> bool:
     """Whether all elements are known to be one number: dividing by 1 and adding 0 change nothing."""
-    known = tensor.buffer.known
-    return known is not None and bool((known == number).all())
+    constant = tensor.buffer.constant_array
+    return constant is not None and bool((constant == number).all())
 
 
 def draw_layout(draw: Draw) -> tuple[Shape, int, int, Shape]:
@@ -283,8 +283,8 @@ def draw_layout(draw: Draw) -> tuple[Shape, int, int, Shape]:
         return shape, axis, 0, draw.choice(((), (1,)))
     if kind == "axis":
         return shape, axis, 0, (shape[axis],)
-    size, place = draw.integer(1, 3), axis % len(shape)
-    return shape, axis, size, tuple(-(-n // size) if a == place else n for a, n in enumerate(shape))
+    size, position = draw.integer(1, 3), axis % len(shape)
+    return shape, axis, size, tuple(-(-n // size) if a == position else n for a, n in enumerate(shape))
 
 
 def draw_zero(draw: Draw, shape: Shape, dtype: DType) -> Array:

@@ -36,8 +36,8 @@ class FakeQuantize(Operator):
     QuantizeLinear, in one loop.
 
     Operands: x, the scale (of x's type), and the zero point, whose type is the quantized one and gives low and high.
-    Both have one element, one for each place on ``axis``, or one for each block of ``block_size`` places, as those of
-    QuantizeLinear. NaN stays NaN, so that a training that diverges is noticed; an integer cannot hold it.
+    Both have one element, one for each position on ``axis``, or one for each block of ``block_size`` positions, as
+    those of QuantizeLinear. NaN stays NaN, so that a training that diverges is noticed; an integer cannot hold it.
 
     The gradient is not that of the steps, which is 0, but of :meth:`surrogate`: rounding is taken for adding a number
     that does not depend on x and scale (the straight-through estimator, Bengio, Léonard and Courville 2013,

@@ -1,9 +1,9 @@
 """Transposed convolutions of 8-bit integers, with sums in i32.
 
-All places of the result that lie a multiple of the stride apart see the same taps, so the places of one offset within
-the strides (a phase) are a plain convolution with these taps, back to front (Shi et al., Is the deconvolution layer the
-same as a convolutional layer?, arXiv:1609.07009). Zero points, padding and exactness are those of ConvInteger, and what
-follows can be fused into each phase.
+All positions of the result that lie a multiple of the stride apart see the same taps, so the positions of one offset
+within the strides (a phase) are a plain convolution with these taps, back to front (Shi et al., Is the deconvolution
+layer the same as a convolutional layer?, arXiv:1609.07009). Zero points, padding and exactness are those of
+ConvInteger, and what follows can be fused into each phase.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from glowtrain.types import Array, Shape, TensorType, f32, f64, i8, i32, u8
 @operator
 @dataclass(frozen=True)
 class Interleave(Operator):
-    """One image [N, C, spatial...] from its phases: operand i has the places at the i-th offset within ``strides``.
+    """One image [N, C, spatial...] from its phases: operand i has the positions at the i-th offset within ``strides``.
 
-    The offsets are counted in row-major order; an axis shorter than its stride has as many as it has places.
+    The offsets are counted in row-major order; an axis shorter than its stride has as many as it has positions.
     """
 
     domain: ClassVar[str] = "glowtrain"
@@ -72,8 +72,8 @@ class Interleave(Operator):
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         nests: list[Statement] = []
         for x, offset in zip(inputs, self.offsets(), strict=True):
-            n, c, *place = index = indices_of(x.shape)
-            columns = zip(place, self.strides, offset, strict=True)
+            n, c, *position = index = indices_of(x.shape)
+            columns = zip(position, self.strides, offset, strict=True)
             nests.append(For(index, (outputs[0].store((n, c, *(q * s + o for q, s, o in columns)), x[index]),)))
         return nests
 
@@ -156,7 +156,7 @@ class ConvTransposeInteger(ConvTransposeWindow):
         return result
 
     def phases(self, x: Value, w: Value, zx: Value | None, zw: Value | None) -> list[Value]:
-        """The sums in i32 of each phase, [N, M, places...]."""
+        """The sums in i32 of each phase, [N, M, positions...]."""
         return [self._phase(axes, x, w, zx, zw) for axes in self.geometry(x, w).phases()]
 
     def _phase(self, axes: Sequence[PhaseAxis], x: Value, w: Value, zx: Value | None, zw: Value | None) -> Value:

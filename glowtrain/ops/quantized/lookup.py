@@ -38,8 +38,8 @@ class Lookup(Operator):
         return np.take(table, x.astype(np.int64) - np.iinfo(x.dtype).min)
 
     def decompose(self, table: Value, x: Value) -> Value:
-        places: Value = Cast(i32)(x) - limits(x.dtype)[0]
-        result: Value = Gather(axis=0)(table, places)
+        positions: Value = Cast(i32)(x) - limits(x.dtype)[0]
+        result: Value = Gather(axis=0)(table, positions)
         return result
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:

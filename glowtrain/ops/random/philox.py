@@ -149,7 +149,7 @@ class CounterDraw(Operator):
 @operator
 @dataclass(frozen=True)
 class RandomBits(CounterDraw):
-    """u32 words: ``word`` (0 to 3) of Philox for the counter (i, stream, counter's halves) at flat place i."""
+    """u32 words: ``word`` (0 to 3) of Philox for the counter (i, stream, counter's halves) at flat position i."""
 
     word: int = attribute(0, choices=(1, 2, 3))
 
@@ -157,23 +157,23 @@ class RandomBits(CounterDraw):
         return u32
 
     def reference(self, key: Array, counter: Array) -> Array:
-        place = np.arange(math.prod(self.shape), dtype=np.uint64)
-        whole = (place, np.uint64(self.stream) + 0 * place, *_array_halves(counter))
+        position = np.arange(math.prod(self.shape), dtype=np.uint64)
+        whole = (position, np.uint64(self.stream) + 0 * position, *_array_halves(counter))
         return philox(ArrayWords(), whole, _array_halves(key))[self.word].astype(np.uint32).reshape(self.shape)
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         key, counter = (_loop_halves(tensor[()]) for tensor in inputs)
 
         def word(*index: Expr) -> Expr:
-            place = cast(flatten(index, self.shape), u32)
-            return philox(LoopWords(), (place, Const(self.stream, u32), *counter), key)[self.word]
+            position = cast(flatten(index, self.shape), u32)
+            return philox(LoopWords(), (position, Const(self.stream, u32), *counter), key)[self.word]
 
         return pointwise(outputs[0], word)
 
     def decompose(self, key: Value, counter: Value) -> Value:
         """On 64-bit integers, for runtimes that know nothing of Philox."""
-        place = constant(np.arange(math.prod(self.shape), dtype=np.uint64).reshape(self.shape))
-        whole = (place, _word(self.stream), *_value_halves(counter))
+        position = constant(np.arange(math.prod(self.shape), dtype=np.uint64).reshape(self.shape))
+        whole = (position, _word(self.stream), *_value_halves(counter))
         result: Value = Cast(to=u32)(philox(ValueWords(), whole, _value_halves(key))[self.word])
         return result
 

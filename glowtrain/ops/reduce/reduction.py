@@ -90,15 +90,15 @@ class AlongAxes(Operator):
         return None
 
     def counted(self, *operands: Operand) -> list[Value | None]:
-        """With the neutral element at the places past the size."""
+        """With the neutral element at the positions past the size."""
         (data,) = operands
         if not isinstance(data, Ragged) or data.axis not in self.reduced(data.value.type):
             return [whole(data)]
         neutral, values = self.neutral(data.value.dtype), data.value
         if neutral is None:
             raise ModelError(f"{self.key()} runs over an axis whose size is found at run time; that is not supported")
-        places = np.arange(values.shape[data.axis], dtype=np.int64).reshape(-1, *[1] * (values.rank - data.axis - 1))
-        return [Where()(constant(places) < data.size, values, constant(neutral, values.dtype))]
+        positions = np.arange(values.shape[data.axis], dtype=np.int64).reshape(-1, *[1] * (values.rank - data.axis - 1))
+        return [Where()(constant(positions) < data.size, values, constant(neutral, values.dtype))]
 
     def follow(self, result: Value, *operands: Operand) -> Value | Ragged:
         (data,) = operands
@@ -180,7 +180,7 @@ class Reduction(AlongAxes):
         """The result, from what was combined over ``count`` elements."""
         return combined
 
-    def kept(self, y: Value, x: Value) -> Value:
+    def keep_dims(self, y: Value, x: Value) -> Value:
         """A value of the result's shape with the reduced axes put back as extent 1."""
         return reshape(y, reduced_shape(x.shape, self.reduced(x.type), True))
 
@@ -210,7 +210,7 @@ class ReduceSum(Reduction):
         return np.asarray(np.sum(x, axis=axes, dtype=x.dtype))
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
-        return (Expand(shape=x.shape)(self.kept(g, x)),)
+        return (Expand(shape=x.shape)(self.keep_dims(g, x)),)
 
 
 @operator
@@ -226,7 +226,7 @@ class ReduceMean(Reduction):
         return combined / count
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
-        return (Expand(shape=x.shape)(self.kept(g, x) / self.count(x.type)),)
+        return (Expand(shape=x.shape)(self.keep_dims(g, x) / self.count(x.type)),)
 
 
 class ReduceExtremum(Reduction):
@@ -241,9 +241,9 @@ class ReduceExtremum(Reduction):
         return logical(**self.attributes()).lower(outputs, *inputs)
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
-        chosen = as_dtype(Equal()(x, self.kept(y, x)), x.dtype)
+        chosen = as_dtype(Equal()(x, self.keep_dims(y, x)), x.dtype)
         ties = ReduceSum(axes=self.reduced(x.type), noop_with_empty_axes=True)(chosen)
-        return (chosen * (self.kept(g, x) / ties),)
+        return (chosen * (self.keep_dims(g, x) / ties),)
 
 
 class ReduceAny(Reduction):
@@ -320,7 +320,7 @@ class ReduceProd(Reduction):
         own = Equal()(constant(np.arange(n)[:, None]), constant(np.arange(n)))
         others = ReduceProd(axes=(2,), keepdims=False)(Where()(own, 1.0, rows))
         back = reshape(others, tuple(x.shape[axis] for axis in last))
-        return (self.kept(g, x) * Transpose(perm=tuple(last.index(axis) for axis in range(x.rank)))(back),)
+        return (self.keep_dims(g, x) * Transpose(perm=tuple(last.index(axis) for axis in range(x.rank)))(back),)
 
 
 @operator
@@ -338,7 +338,7 @@ class ReduceL1(Reduction):
         return call("abs", element)
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
-        return (self.kept(g, x) * Sign()(x),)
+        return (self.keep_dims(g, x) * Sign()(x),)
 
 
 @operator
@@ -361,7 +361,7 @@ class ReduceL2(Reduction):
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
         zero = Equal()(y, 0.0)
         scale = Where()(zero, 0.0, g / Where()(zero, 1.0, y))
-        return (self.kept(scale, x) * x,)
+        return (self.keep_dims(scale, x) * x,)
 
 
 @operator
@@ -379,7 +379,7 @@ class ReduceSumSquare(Reduction):
         return element * element
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
-        return (self.kept(g, x) * 2 * x,)
+        return (self.keep_dims(g, x) * 2 * x,)
 
 
 @operator
@@ -397,7 +397,7 @@ class ReduceLogSum(Reduction):
         return call("log", combined)
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
-        return (Expand(shape=x.shape)(self.kept(g * Exp()(-y), x)),)
+        return (Expand(shape=x.shape)(self.keep_dims(g * Exp()(-y), x)),)
 
 
 @operator
@@ -419,4 +419,4 @@ class ReduceLogSumExp(Reduction):
         return [Let(shift, select(call("isinf", peak), 0.0, peak))], call("log", summed) + shift
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
-        return (self.kept(g, x) * Exp()(x - self.kept(y, x)),)
+        return (self.keep_dims(g, x) * Exp()(x - self.keep_dims(y, x)),)

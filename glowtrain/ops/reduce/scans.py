@@ -21,7 +21,7 @@ from glowtrain.types import Array, TensorType
 
 def shifted(x: Value, axis: int, steps: int) -> Value:
     """x[k - ``steps``] along ``axis`` (1 or -1 step), zero where that is outside."""
-    before = [steps * (place == axis % x.rank) for place in range(x.rank)]
+    before = [steps * (position == axis % x.rank) for position in range(x.rank)]
     return pad(x, [*before, *(-step for step in before)])
 
 

@@ -146,21 +146,21 @@ class Hardmax(RowFunction):
         extent = x.shape[self.axis]
         if extent == 0:
             return x.copy()
-        place = np.expand_dims(np.argmax(widened(x), axis=self.axis), self.axis)
+        position = np.expand_dims(np.argmax(widened(x), axis=self.axis), self.axis)
         positions = np.arange(extent).reshape([-1] + [1] * (x.ndim - 1 - self.axis % x.ndim))
-        return np.asarray((positions == place).astype(x.dtype))
+        return np.asarray((positions == position).astype(x.dtype))
 
     def row(self, extent: int, element: Element) -> tuple[list[Statement], Element]:
-        lets, place = first_largest(extent, element)
-        return lets, lambda k: cast(call("eq", k, place), element(k).dtype)
+        lets, position = first_largest(extent, element)
+        return lets, lambda k: cast(call("eq", k, position), element(k).dtype)
 
 
 def first_largest(extent: int, element: Element) -> tuple[list[Statement], Expr]:
     """The position of the first largest element of a row (of the first NaN, where there is one)."""
-    best, place = Ref(element(indices_of((extent,))[0]).dtype, "best"), Ref(indices_of((1,))[0].dtype, "place")
+    best, position = Ref(element(indices_of((extent,))[0]).dtype, "best"), Ref(indices_of((1,))[0].dtype, "place")
 
     def candidate(r: Expr) -> Expr:
         hit = call("eq", element(r), best) | call("isnan", element(r))
         return select(hit, r, extent)
 
-    return [Let(best, reduce("max", (extent,), element)), Let(place, reduce("min", (extent,), candidate))], place
+    return [Let(best, reduce("max", (extent,), element)), Let(position, reduce("min", (extent,), candidate))], position

@@ -99,12 +99,12 @@ class Taps:
     def _moved(self, x: Value, axis: int) -> Value | None:
         if not self.copies:
             return None
-        places, out = self.indices[0], self.indices.shape[1]
-        if out % self.extent == 0 and np.array_equal(places, np.arange(out) // (out // self.extent)):
+        positions, out = self.indices[0], self.indices.shape[1]
+        if out % self.extent == 0 and np.array_equal(positions, np.arange(out) // (out // self.extent)):
             return repeat(x, axis, out // self.extent)
-        step = int(places[1] - places[0]) if out > 1 else 1
-        if step > 0 and np.array_equal(places, places[0] + step * np.arange(out)):
-            start = int(places[0])
+        step = int(positions[1] - positions[0]) if out > 1 else 1
+        if step > 0 and np.array_equal(positions, positions[0] + step * np.arange(out)):
+            start = int(positions[0])
             taken: Value = Slice((start,), (start + step * out,), (axis,), (step,))(x)
             return taken
         return None
@@ -181,8 +181,8 @@ class Resample(Operator):
         taps = indices.shape[0]
 
         def term(t: Expr | int) -> Expr:
-            place = cast(indices[(t, at[axis])], i64)
-            value = x.load((*at[:axis], place, *at[axis + 1 :]), fill=0)
+            position = cast(indices[(t, at[axis])], i64)
+            value = x.load((*at[:axis], position, *at[axis + 1 :]), fill=0)
             return cast(value, wide) * cast(weights[(t, at[axis])], wide)
 
         if taps > _UNROLLED or taps == 0:

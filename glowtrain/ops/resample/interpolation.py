@@ -89,13 +89,13 @@ class Border:
         from_middle: Value = Abs()(distance - span)
         return (self.low + span) - from_middle
 
-    def padded(self, places: Value, weights: Value) -> tuple[Value, Value]:
-        """Indices within the axis, and weights, of neighbours at whole places."""
+    def padded(self, positions: Value, weights: Value) -> tuple[Value, Value]:
+        """Indices within the axis, and weights, of neighbours at whole positions."""
         if self.padding == "zeros":
-            weights = Where()((places >= 0.0) & (places <= self.extent - 1.0), weights, 0.0)
+            weights = Where()((positions >= 0.0) & (positions <= self.extent - 1.0), weights, 0.0)
         elif self.padding == "reflection":
-            places = self.reflected(places)
-        return as_dtype(clip(places, 0.0, self.extent - 1.0), i64), weights
+            positions = self.reflected(positions)
+        return as_dtype(clip(positions, 0.0, self.extent - 1.0), i64), weights
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class Neighbours:
         shape, column = (n, 1, p), (1, kernel.taps, 1)
         offsets = np.arange(kernel.taps).reshape(column) + kernel.first
         weights = _polynomials(kernel, reshape(position - floor, shape))
-        places = reshape(floor, shape) + constant(offsets, position.dtype)
-        return Neighbours(*border.padded(places, Expand((n, kernel.taps, p))(weights)))
+        positions = reshape(floor, shape) + constant(offsets, position.dtype)
+        return Neighbours(*border.padded(positions, Expand((n, kernel.taps, p))(weights)))
 
     def times(self, other: Neighbours, extent: int) -> Neighbours:
         """All pairs, ``other`` on the next axis, which has ``extent`` elements; taps in row-major order."""
@@ -170,8 +170,8 @@ def interpolated_array(x: Array, positions: Sequence[Array], borders: Sequence[B
     batch, result = np.arange(x.shape[0])[:, None], np.zeros((), widened(x).dtype)
     for taps in itertools.product(*columns):
         weight = functools.reduce(np.multiply, (weight for _, weight in taps))
-        places: Any = (batch, slice(None), *(index for index, _ in taps))
-        values = widened(x)[places]
+        offsets: Any = (batch, slice(None), *(index for index, _ in taps))
+        values = widened(x)[offsets]
         result = result + values * weight[..., None].astype(result.dtype)
     return np.moveaxis(result, 2, 1)
 
@@ -184,20 +184,20 @@ def _neighbours_array(position: Array, border: Border, mode: str) -> list[tuple[
         return [_padded_array(np.round(position), np.ones(position.shape), border)]
     found, reach = [], 1 if mode == "linear" else 2
     for offset in range(1 - reach, reach + 1):
-        place = np.floor(position) + offset
-        distance = np.abs(position - place)
+        at = np.floor(position) + offset
+        distance = np.abs(position - at)
         weight = 1 - distance if mode == "linear" else keys(distance, _A)
-        found.append(_padded_array(place, weight, border))
+        found.append(_padded_array(at, weight, border))
     return found
 
 
-def _padded_array(place: Array, weight: Array, border: Border) -> tuple[Array, Array]:
-    inside = (place >= 0) & (place <= border.extent - 1)
+def _padded_array(position: Array, weight: Array, border: Border) -> tuple[Array, Array]:
+    inside = (position >= 0) & (position <= border.extent - 1)
     if border.padding == "zeros":
         weight = np.where(inside, weight, 0)
     elif border.padding == "reflection":
-        place = np.round(_reflected_array(place, border))
-    return np.nan_to_num(np.clip(place, 0, border.extent - 1)).astype(np.int64), weight
+        position = np.round(_reflected_array(position, border))
+    return np.nan_to_num(np.clip(position, 0, border.extent - 1)).astype(np.int64), weight
 
 
 def _reflected_array(position: Array, border: Border) -> Array:

@@ -50,22 +50,22 @@ class ResizedAxis:
 
     def coordinates(self, transformation: str) -> Array:
         """Where each result element lies on the axis that is read, in elements."""
-        places, last = np.arange(self.out, dtype=np.float64), self.extent - 1
+        positions, last = np.arange(self.out, dtype=np.float64), self.extent - 1
         if transformation == "align_corners":
-            return places * last / (self.length - 1) if self.length != 1 else np.zeros(self.out)
+            return positions * last / (self.length - 1) if self.length != 1 else np.zeros(self.out)
         if transformation == "asymmetric":
-            return places / self.scale
+            return positions / self.scale
         if transformation == "tf_half_pixel_for_nn":
-            return (places + 0.5) / self.scale
+            return (positions + 0.5) / self.scale
         if transformation == "tf_crop_and_resize":
             if self.length == 1:
                 return np.full(self.out, 0.5 * (self.begin + self.end) * last)
-            return places * (self.end - self.begin) * last / (self.length - 1) + self.begin * last
+            return positions * (self.end - self.begin) * last / (self.length - 1) + self.begin * last
         if transformation == "pytorch_half_pixel" and self.length == 1:
             return np.full(self.out, -0.5)
         symmetric = transformation == "half_pixel_symmetric"
         offset = self.extent / 2 * (1 - self.out / self.length) if symmetric else 0.0
-        return offset + (places + 0.5) / self.scale - 0.5
+        return offset + (positions + 0.5) / self.scale - 0.5
 
 
 @operator
@@ -198,14 +198,14 @@ class Resize(Operator):
             return np.ones(fraction.shape, np.bool_)
         return np.asarray(fraction > 0.5 if self.nearest_mode == "round_prefer_floor" else fraction >= 0.5)
 
-    def outside(self, shape: Shape) -> Array | None:
+    def extrapolated(self, shape: Shape) -> Array | None:
         """Which elements of the result take the extrapolation value (broadcasts to it); ``None`` if there are none."""
         if self.coordinate_transformation_mode != "tf_crop_and_resize":
             return None
         mask = np.zeros((1,) * len(shape), np.bool_)
         for axis, resized in self.resized(shape).items():
-            places = resized.coordinates(self.coordinate_transformation_mode)
-            beyond = (places < 0) | (places > resized.extent - 1)
+            positions = resized.coordinates(self.coordinate_transformation_mode)
+            beyond = (positions < 0) | (positions > resized.extent - 1)
             mask = mask | beyond.reshape((-1,) + (1,) * (len(shape) - axis - 1)) if beyond.any() else mask
         return mask if mask.any() else None
 
@@ -214,13 +214,13 @@ class Resize(Operator):
         for axis, resized in self.resized(x.shape).items():
             taps = self.taps(resized)
             result = np.take(result, taps.indices[0], axis) if taps.copies else summed(result, taps, axis)
-        mask = self.outside(x.shape)
+        mask = self.extrapolated(x.shape)
         result = result if mask is None else np.where(mask, self.extrapolation_value, result)
         return result.astype(x.dtype) if dtype.is_float else _to_integers(result, x)
 
     def decompose(self, x: Value) -> Value:
         """Axis after axis, those that shrink most first."""
-        mask = self.outside(x.shape)
+        mask = self.extrapolated(x.shape)
         interpolated = self.mode != "nearest" or mask is not None
         wide = as_dtype(x, _working(x.dtype)) if interpolated else x
         resized = self.resized(x.shape)

@@ -1,4 +1,4 @@
-"""Weighted sums of elements at places known at run time, shared by all channels: what interpolation at points is.
+"""Weighted sums of elements at positions known at run time, shared by all channels: what interpolation at points is.
 
 The three operators are each other's gradients. Compared with a gather (or scatter), a product and a sum they keep no
 copy of the elements for each neighbour.
@@ -14,7 +14,7 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.loops import Const, Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.core.family import Grads
-from glowtrain.ops.core.index import checked, outside, wrapped
+from glowtrain.ops.core.index import checked, out_of_range_fill, wrapped
 from glowtrain.ops.indexing.gather import GatherElements
 from glowtrain.ops.indexing.scatter import ScatterElements
 from glowtrain.ops.reduce.reduction import accumulator, as_dtype, filled, widened
@@ -47,15 +47,15 @@ class _Points(Operator):
 def _elements(operator_: Operator, x: Array, indices: Array) -> Array:
     """x at the indices: [N, C, T, P]."""
     (n, c, s), (_, t, p) = x.shape, indices.shape
-    places = np.broadcast_to(checked(operator_, indices, s).reshape(n, 1, t * p), (n, c, t * p))
-    return np.take_along_axis(widened(x), places, 2).reshape(n, c, t, p)
+    positions = np.broadcast_to(checked(operator_, indices, s).reshape(n, 1, t * p), (n, c, t * p))
+    return np.take_along_axis(widened(x), positions, 2).reshape(n, c, t, p)
 
 
 def _read(x: Value, indices: Value) -> Value:
     """x at the indices: [N, C, T, P], in the element type of sums."""
     (n, c, _), (_, t, p) = x.shape, indices.shape
-    places: Value = Expand((n, c, t * p))(reshape(indices, (n, 1, t * p)))
-    return as_dtype(reshape(GatherElements(axis=2)(x, places), (n, c, t, p)), accumulator(x.dtype))
+    positions: Value = Expand((n, c, t * p))(reshape(indices, (n, 1, t * p)))
+    return as_dtype(reshape(GatherElements(axis=2)(x, positions), (n, c, t, p)), accumulator(x.dtype))
 
 
 @operator
@@ -84,8 +84,8 @@ class GatherSum(_Points):
         order, taps = (n, c, p) if y.shape[1] < _FEW_CHANNELS else (n, p, c), indices.shape[1]
 
         def term(t: Expr | int) -> Expr:
-            place = wrapped(indices[(n, t, p)], x.shape[2])
-            value = x.load((n, c, place), fill=outside(x.dtype))
+            position = wrapped(indices[(n, t, p)], x.shape[2])
+            value = x.load((n, c, position), fill=out_of_range_fill(x.dtype))
             return cast(value, wide) * cast(weights[(n, t, p)], wide)
 
         if not 0 < taps <= _UNROLLED:
@@ -132,10 +132,10 @@ class GatherDot(_Points):
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (x, indices, g), (y,), wide = inputs, outputs, accumulator(inputs[0].dtype)
         n, _, p = at = indices_of(y.shape)
-        place = wrapped(indices[at], x.shape[2])
+        position = wrapped(indices[at], x.shape[2])
 
         def term(c: Expr) -> Expr:
-            value = x.load((n, c, place), fill=outside(x.dtype))
+            value = x.load((n, c, position), fill=out_of_range_fill(x.dtype))
             return cast(value, wide) * cast(g[(n, c, p)], wide)
 
         return [For(at, (y.store(at, reduce("add", (x.shape[1],), term)),))]
@@ -173,10 +173,10 @@ class ScatterSum(Operator):
         return TensorType(accumulator(g.dtype), (*g.shape[:2], self.size))
 
     def reference(self, g: Array, indices: Array, weights: Array) -> Array:
-        (n, c, _), places = g.shape, checked(self, indices, self.size)
+        (n, c, _), positions = g.shape, checked(self, indices, self.size)
         terms = widened(g)[:, :, None] * widened(weights)[:, None]
         result = np.zeros((n, self.size, c), widened(g).dtype)
-        np.add.at(result, (np.arange(n)[:, None, None], places), np.moveaxis(terms, 1, 3))
+        np.add.at(result, (np.arange(n)[:, None, None], positions), np.moveaxis(terms, 1, 3))
         return np.ascontiguousarray(np.moveaxis(result, 2, 1))
 
     def vjp(self, g: Value, y: Value, *inputs: Value) -> Grads:
@@ -195,9 +195,9 @@ class ScatterSum(Operator):
     def decompose(self, g: Value, indices: Value, weights: Value) -> Value:
         (n, c, p), t, wide = g.shape, indices.shape[1], accumulator(g.dtype)
         terms = as_dtype(reshape(g, (n, c, 1, p)), wide) * as_dtype(reshape(weights, (n, 1, t, p)), wide)
-        places: Value = Expand((n, c, t * p))(reshape(indices, (n, 1, t * p)))
+        positions: Value = Expand((n, c, t * p))(reshape(indices, (n, 1, t * p)))
         zeros = filled(0, TensorType(wide, (n, c, self.size)))
-        result: Value = ScatterElements(axis=2, reduction="add")(zeros, places, reshape(terms, (n, c, t * p)))
+        result: Value = ScatterElements(axis=2, reduction="add")(zeros, positions, reshape(terms, (n, c, t * p)))
         return result
 
     @classmethod

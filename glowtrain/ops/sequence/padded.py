@@ -1,4 +1,4 @@
-"""Sequences in a padded batch: reversing each over its own length, writing into a cache at places of its own.
+"""Sequences in a padded batch: reversing each over its own length, writing into a cache at positions of its own.
 
 Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 """
@@ -60,8 +60,8 @@ class ReverseSequence(Operator):
         def element(*index: Expr) -> Expr:
             time = index[self.time_axis]
             length = cast(lengths[(index[self.batch_axis],)], i64)
-            place = select(time < length, length - 1 - time, time)
-            return x.load([place if axis == self.time_axis else i for axis, i in enumerate(index)], fill=0)
+            position = select(time < length, length - 1 - time, time)
+            return x.load([position if axis == self.time_axis else i for axis, i in enumerate(index)], fill=0)
 
         return pointwise(y, element)
 
@@ -76,7 +76,7 @@ class ReverseSequence(Operator):
 @operator
 @dataclass(frozen=True)
 class TensorScatter(Operator):
-    """A cache with ``update`` written along ``axis`` from place ``write_indices[b]`` (0 where absent), for each b.
+    """A cache with ``update`` written along ``axis`` from position ``write_indices[b]`` (0 where absent), for each b.
 
     In mode "linear" the update must fit in; in "circular" it goes on from the start. Operands: past_cache, update,
     write_indices: i64[batch]; axis 0 is the batch.
@@ -92,8 +92,8 @@ class TensorScatter(Operator):
         axis = normalize_axis(self, self.axis, past)
         if axis == 0 or self.mode not in ("linear", "circular"):
             raise self.fail('axis must not be 0 (the batch), and mode "linear" or "circular"', *inputs)
-        places = update.shape[axis] if update.rank == past.rank else 0
-        if update.shape != (*past.shape[:axis], places, *past.shape[axis + 1 :]) or places > past.shape[axis]:
+        positions = update.shape[axis] if update.rank == past.rank else 0
+        if update.shape != (*past.shape[:axis], positions, *past.shape[axis + 1 :]) or positions > past.shape[axis]:
             raise self.fail(f"update must have past_cache's shape, with at most its extent on axis {axis}", *inputs)
         if starts is not None and (starts.dtype != i64 or starts.shape != past.shape[:1]):
             raise self.fail(f"write_indices must be i64[{past.shape[0]}]", *inputs)
@@ -118,16 +118,16 @@ class TensorScatter(Operator):
         starts = np.zeros(past.shape[0], np.int64) if starts is None else starts
         axis = self.axis % past.ndim - 1
         for result, part, start in zip(y, update, starts.tolist(), strict=True):
-            places = self._places(np.arange(start, start + part.shape[axis]), result.shape[axis])
-            np.moveaxis(result, axis, 0)[places] = np.moveaxis(part, axis, 0)
+            positions = self._places(np.arange(start, start + part.shape[axis]), result.shape[axis])
+            np.moveaxis(result, axis, 0)[positions] = np.moveaxis(part, axis, 0)
         return y
 
-    def _places(self, places: Array, extent: int) -> Array:
+    def _places(self, positions: Array, extent: int) -> Array:
         if self.mode == "circular":
-            return places % max(extent, 1)
-        if places.size and (places[0] < 0 or places[-1] >= extent):
-            raise self.fail(f"writing from place {places[0]} goes beyond the cache's {extent} places")
-        return places
+            return positions % max(extent, 1)
+        if positions.size and (positions[0] < 0 or positions[-1] >= extent):
+            raise self.fail(f"writing from place {positions[0]} goes beyond the cache's {extent} places")
+        return positions
 
     def vjp(self, g: Value, y: Value, *inputs: Value | None) -> Grads:
         _, update, starts = self._operands(*inputs)
@@ -136,21 +136,21 @@ class TensorScatter(Operator):
         return (self(*operands), d_update, None)[: len(inputs)]
 
     def _written(self, shape: Shape, extent: int, starts: Value | None) -> Value:
-        """The place along the axis that each element of an update goes to."""
+        """The position along the axis that each element of an update goes to."""
         axis, rank = self.axis % len(shape), len(shape)
         steps = np.arange(shape[axis]).reshape((-1,) + (1,) * (rank - 1 - axis))
         first = constant(np.zeros(shape[:1], np.int64)) if starts is None else starts
-        places = reshape(first, shape[:1] + (1,) * (rank - 1)) + constant(steps)
+        positions = reshape(first, shape[:1] + (1,) * (rank - 1)) + constant(steps)
         if self.mode == "circular":
-            places = Mod()(places, constant(np.array(extent)))
-        result: Value = Expand(shape)(places)
+            positions = Mod()(positions, constant(np.array(extent)))
+        result: Value = Expand(shape)(positions)
         return result
 
     def decompose(self, *inputs: Value | None) -> Value:
         """For runtimes without the operator."""
         past, update, starts = self._operands(*inputs)
-        places = self._written(update.shape, past.shape[self.axis], starts)
-        result: Value = ScatterElements(axis=self.axis)(past, places, update)
+        positions = self._written(update.shape, past.shape[self.axis], starts)
+        result: Value = ScatterElements(axis=self.axis)(past, positions, update)
         return result
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
@@ -159,11 +159,11 @@ class TensorScatter(Operator):
         axis, extent = self.axis % len(y.shape), y.shape[self.axis]
 
         def element(*index: Expr) -> Expr:
-            place = index[axis] if starts is None else index[axis] - starts[(index[0],)]
+            position = index[axis] if starts is None else index[axis] - starts[(index[0],)]
             if self.mode == "circular":
-                place = place % extent
-            inside = (place >= 0) & (place < update.shape[axis])
-            written = update.load([*index[:axis], place, *index[axis + 1 :]], fill=0)
+                position = position % extent
+            inside = (position >= 0) & (position < update.shape[axis])
+            written = update.load([*index[:axis], position, *index[axis + 1 :]], fill=0)
             return select(inside, written, past[index])
 
         return pointwise(y, element)

@@ -178,36 +178,36 @@ class Recurrent(Operator):
             x = Transpose(perm=(1, 0, 2))(x)
             starts = [None if start is None else Transpose(perm=(1, 0, 2))(start) for start in starts]
         outputs = []
-        for place in range(self.directions):
-            parts = [None if v is None else self.part(v, place) for v in (w, r, bias, *starts, peepholes)]
-            outputs.append(self._direction(place, x, lengths, parts))
+        for position in range(self.directions):
+            parts = [None if v is None else self.part(v, position) for v in (w, r, bias, *starts, peepholes)]
+            outputs.append(self._direction(position, x, lengths, parts))
         columns = zip(zip(*outputs, strict=True), (1, 0, 0), strict=False)
         joined = [Concat(axis=axis)(*column) if self.directions > 1 else column[0] for column, axis in columns]
         if self.layout:
             joined = [Transpose(perm=(2, 0, 1, 3))(joined[0]), *(Transpose(perm=(1, 0, 2))(v) for v in joined[1:])]
         return tuple(joined)
 
-    def part(self, operand: Any, place: int) -> Any:
+    def part(self, operand: Any, position: int) -> Any:
         """What one direction reads of an operand whose first axis is directions."""
-        return one_direction(operand, place)
+        return one_direction(operand, position)
 
     def _operands(self, inputs: Sequence[Any]) -> list[Any]:
         """X, W, R, B, sequence_lens, the initial states, P; ``None`` where absent."""
         padded = [*inputs, *(None,) * (8 - len(inputs))]
         return [*padded[: 5 + self.states], padded[7]]
 
-    def _direction(self, place: int, x: Value, lengths: Value | None, parts: Sequence[Any]) -> list[Value]:
+    def _direction(self, position: int, x: Value, lengths: Value | None, parts: Sequence[Any]) -> list[Value]:
         """One direction's Y [T, 1, B, H] and final states [1, B, H] from its W, R, B, initial states and P."""
         w, r, bias, *starts, peepholes = parts
         projected, r, further = self.products(x, w, r)
         (steps, batch, _), hidden = x.shape, r.shape[0]
-        backwards = self.direction == "reverse" or place == 1
+        backwards = self.direction == "reverse" or position == 1
         if bias is not None:
             projected = projected + self.input_bias(bias, lambda parts: Concat(axis=0)(*parts))
         recurrent_bias = None if bias is None else _cut(bias, 0, bias.shape[0] // 2, bias.shape[0])
         captured = [r, *self.extras(recurrent_bias, peepholes), *further]
         scanned = [projected] if lengths is None else [projected, _running(steps, lengths)]
-        body = _body(self, place, x.dtype, batch, hidden, [v.type for v in captured], lengths is not None)
+        body = _body(self, position, x.dtype, batch, hidden, [v.type for v in captured], lengths is not None)
         initial = [filled(0.0, x.type.with_shape((batch, hidden))) if start is None else start for start in starts]
         scan = Scan(
             body, len(scanned), (), (), (int(backwards),) * len(scanned), (int(backwards),), num_captured=len(captured)
@@ -228,15 +228,15 @@ class Recurrent(Operator):
         if self.layout:
             x, starts = np.swapaxes(x, 0, 1), [None if s is None else np.swapaxes(s, 0, 1) for s in starts]
         outputs = []
-        for place in range(self.directions):
-            parts = [None if v is None else widened(v[place]) for v in (w, r, bias, *starts, peepholes)]
-            outputs.append(self._loop(place, widened(x), lengths, parts))
+        for position in range(self.directions):
+            parts = [None if v is None else widened(v[position]) for v in (w, r, bias, *starts, peepholes)]
+            outputs.append(self._loop(position, widened(x), lengths, parts))
         stacked = [np.stack(column, axis) for column, axis in zip(zip(*outputs, strict=True), (1, 0, 0), strict=False)]
         if self.layout:
             stacked = [stacked[0].transpose(2, 0, 1, 3), *(np.swapaxes(v, 0, 1) for v in stacked[1:])]
         return tuple(np.ascontiguousarray(v, x.dtype) for v in stacked)
 
-    def _loop(self, place: int, x: Array, lengths: Array | None, parts: Sequence[Any]) -> list[Array]:
+    def _loop(self, position: int, x: Array, lengths: Array | None, parts: Sequence[Any]) -> list[Array]:
         """One direction's Y [T, B, H] and final states [B, H], step by step."""
         w, r, bias, *starts, peepholes = parts
         projected = self.array_products(x, w) + (0 if bias is None else self.input_bias(bias, np.concatenate))
@@ -246,8 +246,8 @@ class Recurrent(Operator):
         ]
         y = np.zeros((x.shape[0], *states[0].shape), x.dtype)
         order = range(x.shape[0])
-        for step in reversed(order) if self.direction == "reverse" or place == 1 else order:
-            new = self.cell(projected[step], r.T, extra, states, self.chosen("numpy")[place])
+        for step in reversed(order) if self.direction == "reverse" or position == 1 else order:
+            new = self.cell(projected[step], r.T, extra, states, self.chosen("numpy")[position])
             runs = np.ones((x.shape[1], 1), bool) if lengths is None else (step < lengths)[:, None]
             states = [np.where(runs, after, before) for after, before in zip(new, states, strict=True)]
             y[step] = np.where(runs, states[0], 0)
@@ -296,9 +296,9 @@ def _pieces(x: Any, count: int) -> Any:
     return Split(num_outputs=count, axis=1)(x) if isinstance(x, Value) else np.split(x, count, axis=1)
 
 
-def one_direction(x: Value, place: int) -> Value:
+def one_direction(x: Value, position: int) -> Value:
     """One direction of a tensor whose first axis is directions."""
-    return reshape(x if x.shape[0] == 1 else _cut(x, 0, place, place + 1), x.shape[1:])
+    return reshape(x if x.shape[0] == 1 else _cut(x, 0, position, position + 1), x.shape[1:])
 
 
 def _running(steps: int, lengths: Value) -> Value:
@@ -309,14 +309,14 @@ def _running(steps: int, lengths: Value) -> Value:
 
 
 def _body(
-    rnn: Recurrent, place: int, dtype: DType, batch: int, hidden: int, captured: Sequence[TensorType], masked: bool
+    rnn: Recurrent, position: int, dtype: DType, batch: int, hidden: int, captured: Sequence[TensorType], masked: bool
 ) -> Graph:
     """The loop's body."""
     states = [Input(TensorType(dtype, (batch, hidden)), name) for name in ("h", "c")[: rnn.states]]
     x = Input(TensorType(dtype, (batch, rnn.gates * hidden)), "x")
     running = [Input(TensorType(boolean, (batch, 1)), "running")] if masked else []
     whole = [Input(type_, f"p{number}") for number, type_ in enumerate(captured)]
-    new = rnn.cell(x, whole[0], whole[1:], states, rnn.chosen("graph")[place])
+    new = rnn.cell(x, whole[0], whole[1:], states, rnn.chosen("graph")[position])
     y = new[0]
     if masked:
         y = Where()(running[0], new[0], 0.0)
@@ -407,7 +407,7 @@ class LSTM(Recurrent):
         if peepholes is None:
             return []
         hidden = peepholes.shape[0] // 3
-        return [_cut(peepholes, 0, place * hidden, (place + 1) * hidden) for place in range(3)]
+        return [_cut(peepholes, 0, position * hidden, (position + 1) * hidden) for position in range(3)]
 
     def cell(self, x: Any, r: Any, extra: Sequence[Any], states: Sequence[Any], f: Sequence[Function]) -> list[Any]:
         c = states[1]

@@ -59,17 +59,18 @@ class TfIdfVectorizer(Operator):
             raise self.fail("ngram_counts does not cut the pool into whole n-grams", *inputs)
         if sum(sizes) != len(self.ngram_indexes) or min(self.ngram_indexes, default=-1) < 0:
             raise self.fail("ngram_indexes must have one place for each n-gram of the pool", *inputs)
-        if self.weights and len(self.weights) != self.places:
-            raise self.fail(f"there must be {self.places} weights, one for each place", *inputs)
-        return TensorType(f32, (*inputs[0].shape[:-1], self.places))
+        if self.weights and len(self.weights) != self.features:
+            raise self.fail(f"there must be {self.features} weights, one for each place", *inputs)
+        return TensorType(f32, (*inputs[0].shape[:-1], self.features))
 
     @property
-    def places(self) -> int:
+    def features(self) -> int:
         """The extent of the result."""
         return max(self.ngram_indexes) + 1
 
     def grams(self) -> Iterator[tuple[Array, Array]]:
-        """For each length that is looked for: the n-grams of the pool, [count, n], and their places in the result."""
+        """For each length that is looked for: the n-grams of the pool, [count, n], and their positions in the
+        result."""
         first, bounds = 0, (*self.ngram_counts, len(self.pool_int64s))
         for n, (start, end) in enumerate(itertools.pairwise(bounds), start=1):
             grams = np.array(self.pool_int64s[start:end], np.int64).reshape(-1, n)
@@ -85,7 +86,7 @@ class TfIdfVectorizer(Operator):
 
     def reference(self, x: Array) -> Array:
         rows = x.reshape(x.shape[0] if x.ndim == 2 else 1, x.shape[-1])
-        counts = np.zeros((len(rows), self.places), np.int64)
+        counts = np.zeros((len(rows), self.features), np.int64)
         for grams, indexes in self.grams():
             n = grams.shape[1]
             for step in self.distances(n, x.shape[-1]):
@@ -93,15 +94,15 @@ class TfIdfVectorizer(Operator):
                 hits = (windows[:, :, None] == grams).all(axis=-1).sum(axis=1)
                 columns: Any = (slice(None), indexes)
                 np.add.at(counts, columns, hits)
-        weights = np.array(self.weights or [1.0] * self.places, np.float32)
+        weights = np.array(self.weights or [1.0] * self.features, np.float32)
         present = np.where(counts > 0, weights, 0.0)
         results: dict[str, Array] = {"TF": counts, "IDF": present, "TFIDF": counts * weights}
-        return results[self.mode].astype(np.float32).reshape(*x.shape[:-1], self.places)
+        return results[self.mode].astype(np.float32).reshape(*x.shape[:-1], self.features)
 
     def decompose(self, x: Value) -> Value:
         rows = reshape(x, (x.shape[0] if x.rank == 2 else 1, x.shape[-1]))
         found = [(self._hits(rows, grams), indexes) for grams, indexes in self.grams()]
-        shape = (rows.shape[0], self.places)
+        shape = (rows.shape[0], self.features)
         found = [(hits, indexes) for hits, indexes in found if hits is not None]
         if found:
             together = Concat(axis=1)(*(hits for hits, _ in found))
@@ -109,7 +110,7 @@ class TfIdfVectorizer(Operator):
             counts = as_dtype(ScatterAdd(shape, axis=1)(indexes, together), f32)
         else:
             counts = filled(0, TensorType(f32, shape))
-        return reshape(self._weighted(counts), (*x.shape[:-1], self.places))
+        return reshape(self._weighted(counts), (*x.shape[:-1], self.features))
 
     def _hits(self, rows: Value, grams: Array) -> Value | None:
         """i32[rows, n-grams]: how often each occurs; ``None`` if rows are too short."""
@@ -128,7 +129,7 @@ class TfIdfVectorizer(Operator):
         return total
 
     def _weighted(self, counts: Value) -> Value:
-        weights = constant(np.array(self.weights or [1.0] * self.places, np.float32))
+        weights = constant(np.array(self.weights or [1.0] * self.features, np.float32))
         if self.mode == "TF":
             return counts
         if self.mode == "TFIDF":

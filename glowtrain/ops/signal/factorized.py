@@ -134,7 +134,7 @@ class FourierStep(Operator):
 
 @dataclass(frozen=True)
 class Transform:
-    """y[m, k, d] = Σ_j exp(sign · 2πi jk / n) w[j] x[m, j, c], for ``results`` places k and ``parts`` of a number.
+    """y[m, k, d] = Σ_j exp(sign · 2πi jk / n) w[j] x[m, j, c], for ``results`` positions k and ``parts`` of a number.
 
     x[m, n, 1] is real, x[m, n, 2] complex.
     """
@@ -148,10 +148,10 @@ class Transform:
         if max(prime_factors(self.n), default=1) > LONGEST_STEP:
             return self._chirp(x, weights)
         state, done, steps = reshape(x, (*x.shape, 1)), 1, radices(self.n)
-        for place, a in enumerate(steps):
-            last = place == len(steps) - 1
+        for position, a in enumerate(steps):
+            last = position == len(steps) - 1
             k, parts = (-(-self.results // done), self.parts) if last else (a, 2)
-            state = self._step(state, a, k, parts, weights if place == 0 else None)
+            state = self._step(state, a, k, parts, weights if position == 0 else None)
             done *= a
         planar = reshape(state, (x.shape[0], self.parts, state.shape[3]))
         result: Value = Transpose((0, 2, 1))(fitted(planar, 2, self.results))
@@ -162,8 +162,8 @@ class Transform:
         r, c = x.shape[1:3]
         b = r // a
         whole = 4 * r * k <= LARGEST_TABLE or b == 1
-        j, h, places = np.arange(b if whole else 1)[:, None, None], np.arange(a)[:, None], np.arange(k)
-        turns = roots(r, (h * b + j) * places, self.sign)
+        j, h, positions = np.arange(b if whole else 1)[:, None, None], np.arange(a)[:, None], np.arange(k)
+        turns = roots(r, (h * b + j) * positions, self.sign)
         table: Value = constant(_as_real(turns)[:, :, :c, :parts], x.dtype)
         if weights is not None and whole:
             columns = Transpose((1, 0))(reshape(weights, (a, b)))
@@ -220,7 +220,7 @@ def fitted(x: Value, axis: int, extent: int) -> Value:
     if missing < 0:
         result: Value = Slice((0,), (extent,), (axis,))(x)
         return result
-    return pad(x, [missing * (place == x.rank + axis) for place in range(2 * x.rank)])
+    return pad(x, [missing * (position == x.rank + axis) for position in range(2 * x.rank)])
 
 
 def transformed(x: Value, n: int, *, inverse: bool, onesided: bool, window: Value | None = None) -> Value:

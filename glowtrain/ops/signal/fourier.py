@@ -35,7 +35,7 @@ class DFT(Operator):
     """The discrete Fourier transform along ``axis`` of x[..., 1] (real) or x[..., 2] (complex).
 
     The axis is cut off or continued with zeros to ``dft_length``. ``onesided``: a real signal to the first n // 2 + 1
-    places of its spectrum; with ``inverse`` back from them to a real signal (default length 2 (extent - 1)).
+    positions of its spectrum; with ``inverse`` back from them to a real signal (default length 2 (extent - 1)).
     """
 
     inverse: bool = False
@@ -97,8 +97,8 @@ class DFT(Operator):
         signal = (*signal[:axis], draw.integer(2, 9), *signal[axis + 1 :])
         parts = 1 + inverse if onesided else draw.integer(1, 2)
         length = draw.choice((None, draw.integer(1, 10)))
-        place = draw.choice((axis, axis - len(signal) - 1))
-        return Sample(cls(inverse, onesided, length, place), (draw.floats((*signal, parts)),))
+        position = draw.choice((axis, axis - len(signal) - 1))
+        return Sample(cls(inverse, onesided, length, position), (draw.floats((*signal, parts)),))
 
 
 @operator
@@ -119,9 +119,9 @@ class Frames(Move):
             raise self.fail(f"frames of {self.length} places, {self.step} apart, do not fit into the signal", x)
         return x.with_shape((x.shape[0], self.count(x.shape[1]), self.length, x.shape[2]))
 
-    def count(self, places: int) -> int:
+    def count(self, positions: int) -> int:
         """The number of frames."""
-        return (places - self.length) // self.step + 1
+        return (positions - self.length) // self.step + 1
 
     def _places(self, count: int) -> Array:
         return np.arange(count)[:, None] * self.step + np.arange(self.length)
@@ -191,24 +191,24 @@ class OverlapAdd(Operator):
         return [For(indices, (x.store(indices, reduce("add", (overlaps,), term)),))]
 
     def decompose(self, g: Value) -> Value:
-        places = constant(self.frames._places(g.shape[1]))
-        result: Value = ScatterAdd((g.shape[0], self.places, g.shape[3]), axis=1)(places, g)
+        positions = constant(self.frames._places(g.shape[1]))
+        result: Value = ScatterAdd((g.shape[0], self.places, g.shape[3]), axis=1)(positions, g)
         return result
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        length, step, places = draw.integer(1, 5), draw.integer(1, 6), draw.integer(5, 12)
-        frames = Frames(length, step).count(places)
-        return Sample(cls(length, step, places), (draw.floats((draw.integer(1, 2), frames, length, 2)),))
+        length, step, positions = draw.integer(1, 5), draw.integer(1, 6), draw.integer(5, 12)
+        frames = Frames(length, step).count(positions)
+        return Sample(cls(length, step, positions), (draw.floats((draw.integer(1, 2), frames, length, 2)),))
 
 
 @operator
 @dataclass(frozen=True)
 class STFT(Operator):
-    """The transforms of windowed frames of a signal [batch, places, 1 or 2]: [batch, frames, bins, 2].
+    """The transforms of windowed frames of a signal [batch, positions, 1 or 2]: [batch, frames, bins, 2].
 
-    Frames are ``frame_length`` places long (else as long as the window, else as the signal) and ``frame_step`` apart.
-    ``onesided``: the first frame_length // 2 + 1 bins of a real signal.
+    Frames are ``frame_length`` positions long (else as long as the window, else as the signal) and ``frame_step``
+    apart. ``onesided``: the first frame_length // 2 + 1 bins of a real signal.
     """
 
     frame_step: int = static(1)
@@ -234,13 +234,13 @@ class STFT(Operator):
         return inputs[0], inputs[1] if len(inputs) == 2 else None
 
     def length(self, signal: Any, window: Any) -> int:
-        """The places of a frame."""
+        """The positions of a frame."""
         if self.frame_length is not None:
             return self.frame_length
         return int(signal.shape[1] if window is None else window.shape[0])
 
     def bins(self, length: int) -> int:
-        """The places of a frame's spectrum."""
+        """The positions of a frame's spectrum."""
         return length // 2 + 1 if self.onesided else length
 
     def reference(self, *inputs: Any) -> Array:

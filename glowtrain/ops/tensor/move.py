@@ -318,8 +318,8 @@ class Slice(Move):
         axes = [axis % rank for axis in (range(len(self.starts)) if self.axes is None else self.axes)]
         if data.axis not in axes:
             return replace(data, value=result)
-        place = axes.index(data.axis)
-        start, end, step = self.starts[place], self.ends[place], 1 if self.steps is None else self.steps[place]
+        position = axes.index(data.axis)
+        start, end, step = self.starts[position], self.ends[position], 1 if self.steps is None else self.steps[position]
         if start != 0 or step != 1 or end < 0:
             raise ModelError("Slice of an axis whose size is found at run time takes only the first elements")
         size = data.size if end == LAST else MIN()(data.size, constant(np.int64(min(end, extent))))
@@ -410,8 +410,8 @@ class Concat(Operator):
         axis, offset, nests = self.axis % len(y.shape), 0, list[Statement]()
         for x in inputs:
             index = indices_of(x.shape)
-            place = (*index[:axis], index[axis] + offset if offset else index[axis], *index[axis + 1 :])
-            nests.append(For(index, (y.store(place, x[index]),)))
+            position = (*index[:axis], index[axis] + offset if offset else index[axis], *index[axis + 1 :])
+            nests.append(For(index, (y.store(position, x[index]),)))
             offset += x.shape[axis]
         return nests
 

@@ -101,18 +101,18 @@ class Pad(Operator):
                 raise self.fail(f'axis {axis} has no element left to pad from in mode "{self.mode}"', x)
 
     def positions(self, axis: int, shape: Shape) -> Array:
-        """The operand's position for each place along a padded axis; in mode "constant" it may be outside."""
+        """The operand's position for each position along a padded axis; in mode "constant" it may be outside."""
         before, after = self.margins(TensorType(i64, shape))[axis]
-        places = np.arange(before + shape[axis] + after)
+        indices = np.arange(before + shape[axis] + after)
         if self.mode == "constant":
-            return places - before
+            return indices - before
         crop, extent = min(before, 0), shape[axis] + min(before, 0) + min(after, 0)
-        places = places - max(before, 0)
+        indices = indices - max(before, 0)
         if self.mode == "edge":
-            return np.clip(places, 0, max(extent - 1, 0)) - crop
+            return np.clip(indices, 0, max(extent - 1, 0)) - crop
         period = _period(self.mode, extent)
-        places = places % period
-        return (np.minimum(places, period - places) if self.mode == "reflect" else places) - crop
+        indices = indices % period
+        return (np.minimum(indices, period - indices) if self.mode == "reflect" else indices) - crop
 
     def reference(self, x: Array, value: Array | None = None) -> Array:
         fill = np.zeros((), x.dtype) if value is None else value.reshape(())
@@ -157,11 +157,11 @@ class Pad(Operator):
         fill = None if value is None else _number(value)
 
         def element(*index: Expr) -> Expr:
-            places = [i - before if before else i for i, (before, _) in zip(index, margins, strict=True)]
-            loaded: Expr = x.load(places, fill=0 if fill is None else fill)
+            positions = [i - before if before else i for i, (before, _) in zip(index, margins, strict=True)]
+            loaded: Expr = x.load(positions, fill=0 if fill is None else fill)
             checks = [
-                (place >= 0) & (place < extent)
-                for place, extent, (before, after) in zip(places, x.shape, margins, strict=True)
+                (position >= 0) & (position < extent)
+                for position, extent, (before, after) in zip(positions, x.shape, margins, strict=True)
                 if before > 0 or after > 0
             ]
             if value is None or fill is not None or not checks:
@@ -175,14 +175,14 @@ class Pad(Operator):
         crop, left = min(before, 0), extent + min(before, 0) + min(after, 0)
         if before <= 0 and after <= 0:
             return index - crop if crop else index
-        place = index - max(before, 0)
+        position = index - max(before, 0)
         if self.mode == "edge":
-            place = call("min", call("max", place, 0), left - 1)
+            position = call("min", call("max", position, 0), left - 1)
         else:
             period = _period(self.mode, left)
-            place = (place + -(-max(before, 0) // period) * period) % period
-            place = call("min", place, period - place) if self.mode == "reflect" else place
-        return place - crop if crop else place
+            position = (position + -(-max(before, 0) // period) * period) % period
+            position = call("min", position, period - position) if self.mode == "reflect" else position
+        return position - crop if crop else position
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -201,10 +201,10 @@ class Pad(Operator):
 
 def _number(value: Tensor) -> int | None:
     """A known integer: margins of it are what a load gives outside of its buffer, so a convolution can read them."""
-    known = value.buffer.known
-    if known is None or known.size != 1 or not value.dtype.is_integer:
+    constant = value.buffer.constant_array
+    if constant is None or constant.size != 1 or not value.dtype.is_integer:
         return None
-    return int(known.flat[0])
+    return int(constant.flat[0])
 
 
 def _period(mode: str, extent: int) -> int:
@@ -226,7 +226,7 @@ def runs(positions: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def _piece(g: Value, axis: int, run: tuple[int, int, int], positions: Sequence[int], extent: int) -> Value:
-    """The part of a cotangent in one run, at the place in the operand that it came from."""
+    """The part of a cotangent in one run, at the position in the operand that it came from."""
     start, stop, step = run
     part: Value = Slice((start,), (stop,), (axis,))(g)
     if step == 0:

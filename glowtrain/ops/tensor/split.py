@@ -75,8 +75,8 @@ class Split(Operator):
         axis, offset, nests = self.axis % len(x.shape), 0, list[Statement]()
         for y in outputs:
             index = indices_of(y.shape)
-            place = (*index[:axis], index[axis] + offset if offset else index[axis], *index[axis + 1 :])
-            nests.append(For(index, (y.store(index, x[place]),)))
+            position = (*index[:axis], index[axis] + offset if offset else index[axis], *index[axis + 1 :])
+            nests.append(For(index, (y.store(index, x[position]),)))
             offset += y.shape[axis]
         return nests
 

@@ -1,1 +1,1 @@
-"""What can be known of kernels: their structure, what they write whole, what is live."""
+"""Analyses of kernels: their structure, what they write whole, what is live, what they cost."""

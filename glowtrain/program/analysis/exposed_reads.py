@@ -1,4 +1,5 @@
-"""What a repeat reads of a buffer before it writes it, and what it writes: exact, by marking elements trip by trip."""
+"""Find what a repeat reads of a buffer before it writes it, and what it writes: exact, by marking elements trip by
+trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two kernels have in common that are the same code on other buffers."""
+"""Keys of kernels: equal for kernels that are the same code on other buffers."""
 
 from __future__ import annotations
 

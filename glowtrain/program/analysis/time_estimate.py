@@ -1,5 +1,5 @@
-"""How long instructions take, roughly: for choices that must be the same on every machine, and need no more than the
-right order of magnitude. What has to be exact, and counts what is shared between loops, is
+"""Estimate how long instructions take, roughly: for choices that must be the same on every machine, and need no more
+than the right order of magnitude. What has to be exact, and counts what is shared between loops, is
 :mod:`glowtrain.program.analysis.work_count`.
 """
 

@@ -1,4 +1,4 @@
-"""What a program has to do, whatever code it becomes: operations on numbers, and bytes that have to be moved.
+"""Count a program's work, whatever code it becomes: operations on numbers, and bytes that have to be moved.
 
 An *operation* is one result of a scalar function or one step of a reduction, so a multiply-add is two and a contraction
 2·M·N·K, padding included. Each expression counts once for every value that the loop indices below it take: what does

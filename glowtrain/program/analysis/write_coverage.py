@@ -1,4 +1,4 @@
-"""Which elements of a buffer are written: exact, by marking them."""
+"""Find which elements of a buffer are written: exact, by marking them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An instruction into which definitions of what it reads go, and its loads: how often each runs."""
+"""Inline definitions into an instruction that reads them, and count how often each of its loads runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long sums over few results are taken in parts, so that there is work for many threads: ``y[c] = sum(n, h, w: x)``
+"""Split long sums over few results into parts, so that there is work for many threads: ``y[c] = sum(n, h, w: x)``
 becomes ``parts[n, c] = sum(h, w: x)`` and ``y[c] = sum(n: parts[n, c])`` (the ``rfactor`` of Suriana, Adams and Kamil,
 Parallel Associative Reductions in Halide, 2017).
 

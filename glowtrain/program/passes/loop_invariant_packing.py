@@ -1,4 +1,4 @@
-"""Matrices that every trip of a repeat multiplies with are packed once before it.
+"""Pack matrices that every trip of a repeat multiplies with once, before the repeat.
 
 A recurrent layer multiplies its state with the same weights in each step. Vectors of the products in
 ``y[m, n] = sum(k: x[t, m, k] * w[n, k])`` run along ``n``, whose neighbours are a row apart in ``w``; and rows of a
@@ -138,8 +138,8 @@ class _Packing:
         source = Load(load.buffer, tuple(subscripts))
         type_ = TensorType(load.dtype, tuple(index.extent for index in own))
         panels = Buffer(self.names.fresh(f"{load.buffer.name}.panels"), type_)
-        if load.buffer.known is not None:
-            panels = replace(panels, kind="constant", initial=_elements(source, own, load.buffer.known))
+        if load.buffer.constant_array is not None:
+            panels = replace(panels, kind="constant", initial=_elements(source, own, load.buffer.constant_array))
             self.constants.append(panels)
         else:
             before.append(Kernel(f"{kernel.name}.pack", (For(own, (Store(panels, own, source),)),)))

@@ -1,4 +1,4 @@
-"""What nobody reads is not computed: a kernel that fills a buffer of which only a box is read, such as the gradient of
+"""Narrow kernels to what is read: one that fills a buffer of which only a box is read, such as the gradient of
 weights of which some rows are trained, runs over this box alone, and the buffer is as large as that.
 
 Sums keep the order that they have for the whole buffer: long ones are cut before this pass.

@@ -1,4 +1,4 @@
-"""What of statements is needed for some of their results: the stores of these, and the names that they use."""
+"""Slice statements to what some of their results need: the stores of these, and the names that they use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results that a product of matrices has for nothing but sums in parts.
+"""Find, and drop, results that a matrix product has only to hold partial sums.
 
 A contraction whose epilogue updates a parameter keeps partial sums in a result that nobody reads, as large as the
 parameter. It can do without: sums that are not taken in parts need no place but the element that they update. That is

@@ -77,9 +77,9 @@ def inline(
 
 def fold_constants(expr: Expr) -> Expr | None:
     """A load from a constant buffer whose elements are all equal is that number."""
-    known = expr.buffer.known if isinstance(expr, Load) and expr.fill is None else None
-    if known is not None and known.size and (known.size == 1 or bool(np.all(known == known.flat[0]))):
-        return Const(known.flat[0].item() if known.dtype.kind in "biuf" else float(known.flat[0]), expr.dtype)
+    constant = expr.buffer.constant_array if isinstance(expr, Load) and expr.fill is None else None
+    if constant is not None and constant.size and (constant.size == 1 or bool(np.all(constant == constant.flat[0]))):
+        return Const(constant.flat[0].item() if constant.dtype.kind in "biuf" else float(constant.flat[0]), expr.dtype)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Whether the rows of a result may overwrite those of an operand: a softmax goes through a row for its greatest
+"""Whether a kernel may write rows of its result over those of an operand: a softmax goes through a row for its greatest
 element, and for the last time when it writes what it makes of each.
 """
 

@@ -1,2 +1,2 @@
-"""Kernels over equal boxes become one, and sums of rows join the loop through the rows; loops whose index is only
-divided go over the parts."""
+"""Loop fusion: fuse kernels over equal boxes, and sums of rows with the loop through the rows; split loops whose index
+is only divided."""

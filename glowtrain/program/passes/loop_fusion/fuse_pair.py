@@ -1,4 +1,4 @@
-"""Two kernels over the same index box in one loop."""
+"""Fuse two kernels over the same index box into one loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from glowtrain.loops import (
     Store,
     address,
     affine,
-    apart,
+    always_differ,
     expression,
     flatten,
     loads,
@@ -265,7 +265,7 @@ def _all_apart(access: Load | Store, stores: Sequence[Store], a: Box, b: Box) ->
 def _apart(one: Load | Store, other: Store, own: Sequence[Index]) -> bool:
     """Whether two accesses of a buffer are of different elements, each at any point of a box."""
     pairs = zip(one.index, other.index, strict=True)
-    return any(apart(affine(mine), affine(theirs), frozenset(own)) for mine, theirs in pairs)
+    return any(always_differ(affine(mine), affine(theirs), frozenset(own)) for mine, theirs in pairs)
 
 
 def _same(load: Load, store: Store) -> bool:

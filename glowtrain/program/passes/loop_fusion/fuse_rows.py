@@ -1,5 +1,5 @@
-"""A kernel that sums rows and one that goes through the same rows after it, as one loop over rows: a row is read from
-memory once, and is still in the cache when it is read again.
+"""Fuse a kernel that sums rows with one that goes through the same rows after it, in one loop over rows: a row is read
+from memory once, and is still in the cache when it is read again.
 
     for i<n: s[i] = sum(r<m: x[i, r])                          for i<n:
     for i<n, k<m: y[i, k] = x[i, k] - s[i]          =>             let s = sum(r<m: x[i, r])

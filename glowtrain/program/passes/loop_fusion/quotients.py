@@ -1,4 +1,4 @@
-"""A loop whose index is only taken apart becomes two loops, over the parts. Shuffled channels, for one:
+"""Split a loop whose index is only used in quotients and remainders into two loops. Shuffled channels, for one:
 
     for i<12: y[i] = x[3 * (i % 4) + i // 4]      =>      for p<3, q<4: y[4 * p + q] = x[3 * q + p]
 

@@ -1,1 +1,1 @@
-"""Neighbouring kernels that run slice after slice of an axis, so that what lies between them is a slice long."""
+"""Run neighbouring kernels slice by slice along an axis, so that the buffers between them are a slice long."""

@@ -1,4 +1,4 @@
-"""A kernel on a slice: so many trips of one of its loops, from where a repeat around it says on."""
+"""Cut a kernel to a slice: so many trips of one of its loops, from where a repeat around it says on."""
 
 from __future__ import annotations
 

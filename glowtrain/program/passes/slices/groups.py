@@ -1,4 +1,4 @@
-"""Neighbouring kernels that can be computed slice by slice along an axis of what lies between them."""
+"""Find neighbouring kernels that can be computed slice by slice along an axis of what lies between them."""
 
 from __future__ import annotations
 
