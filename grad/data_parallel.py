@@ -115,7 +115,9 @@ class _Split:
         fresh = {**self._state_after(given), **optimizer.values}
         updates = trained.updates({variable: Where()(good, value, variable) for variable, value in fresh.items()})
         inputs = tuple(each for own in given for each in own.values())
-        return trained.placed(Graph((*inputs, *optimizer.inputs), {LOSS: loss}, updates, f"{self.name}.update"))
+        return trained.read_from_whole(
+            Graph((*inputs, *optimizer.inputs), {LOSS: loss}, updates, f"{self.name}.update")
+        )
 
     def _state_after(self, given: Sequence[Mapping[str, Value]]) -> dict[Variable, Value]:
         """The model's own variables when they have taken in all parts, one after the other."""

@@ -79,28 +79,28 @@ class _Links:
         self.node = node
         self.results = results
         self.inside = _inside(node, results)
-        present = [place for place, value in enumerate(node.inputs) if value is not None]
-        links = ((place, result) for place in present for result in results)
+        present = [operand for operand, value in enumerate(node.inputs) if value is not None]
+        links = ((operand, result) for operand in present for result in results)
         if self.inside is not None:
-            links = (link for place in present for link in self.inside.depends(place) if link[1] in results)
+            links = (link for operand in present for link in self.inside.depends(operand) if link[1] in results)
         self.depends = frozenset(links)
 
     @cached_property
     def passes(self) -> frozenset[Link]:
         """The links that pass a gradient."""
-        passes, _ = self._asked
+        passes, _ = self._rule
         if self.inside is None:
             return passes
-        places = {place for place, _ in passes}  # a loop's rule gives zeros for states that do not matter
-        return passes.intersection(link for place in places for link in self.inside.passes(place))
+        operands = {operand for operand, _ in passes}  # a loop's rule gives zeros for states that do not matter
+        return passes.intersection(link for operand in operands for link in self.inside.passes(operand))
 
     @property
     def error(self) -> str:
         """Why there is no rule, if there is none."""
-        return self._asked[1]
+        return self._rule[1]
 
     @cached_property
-    def _asked(self) -> tuple[frozenset[Link], str]:
+    def _rule(self) -> tuple[frozenset[Link], str]:
         try:
             return self.depends.intersection(link for k in self.results for link in _passed(self.node, k)), ""
         except DifferentiationError as error:
@@ -125,11 +125,11 @@ class Flow:
         sweep = self.sweep(values)
         for node in self.nodes:
             links = self._links[node]
-            places = {place for place, _ in links.depends}
-            reached = {k: value for k in places if (value := node.inputs[k]) is not None and value in sweep.far}
+            operands = {operand for operand, _ in links.depends}
+            reached = {k: value for k in operands if (value := node.inputs[k]) is not None and value in sweep.far}
             if not reached:
                 continue
-            passes = any(place in reached for place, _ in links.passes)
+            passes = any(operand in reached for operand, _ in links.passes)
             floats = any(value.dtype.is_float for value in reached.values())
             yield FlowStep(node, "passes" if passes else "cut" if floats else "constant")
             if links.inside is not None:
@@ -139,15 +139,15 @@ class Flow:
         """Follow the ways from ``values``, operands first; values that are not floats are reached, but not near."""
         sweep = _Sweep({value for value in values if value.dtype.is_float}, set(values))
         for node in self.nodes:
-            for place, value in enumerate(node.inputs):
+            for operand, value in enumerate(node.inputs):
                 if value in sweep.far:
-                    self._follow(node, place, sweep, near=value in sweep.near)
+                    self._follow(node, operand, sweep, near=value in sweep.near)
         return sweep
 
-    def _follow(self, node: Node, place: int, sweep: _Sweep, *, near: bool) -> None:
+    def _follow(self, node: Node, operand: int, sweep: _Sweep, *, near: bool) -> None:
         links = self._links[node]
         for link in links.depends:
-            if link[0] != place:
+            if link[0] != operand:
                 continue
             output = node.outputs[link[1]]
             sweep.far.add(output)
@@ -160,7 +160,7 @@ class Flow:
     @cached_property
     def needed(self) -> frozenset[Value]:
         """What the outputs depend on."""
-        operands = ((node, place) for node, links in self._links.items() for place, _ in links.depends)
+        operands = ((node, operand) for node, links in self._links.items() for operand, _ in links.depends)
         return frozenset([*self.outputs, *(value for node, k in operands if (value := node.inputs[k]) is not None)])
 
     @cached_property
@@ -169,7 +169,7 @@ class Flow:
         needed, found = set(self.outputs), {}
         for node in reversed(self.nodes):
             found[node] = _Links(node, [k for k, value in enumerate(node.outputs) if value in needed])
-            needed.update(value for place, _ in found[node].depends if (value := node.inputs[place]) is not None)
+            needed.update(value for operand, _ in found[node].depends if (value := node.inputs[operand]) is not None)
         return found
 
 
@@ -188,38 +188,38 @@ class _Inside:
             self.results |= more
             self.flow = Flow([output for k, output in enumerate(outputs) if k in self.results])
             more = {k for k, value in enumerate(self.inputs[:states]) if value in self.flow.needed}
-        self._known: dict[int, _Sweep] = {}
+        self._sweeps: dict[int, _Sweep] = {}
 
-    def depends(self, place: int) -> Iterator[Link]:
+    def depends(self, operand: int) -> Iterator[Link]:
         """The links from an operand to results."""
-        return self._links(place, self._alone(place).far)
+        return self._links(operand, self._sweep_from(operand).far)
 
-    def passes(self, place: int) -> Iterator[Link]:
+    def passes(self, operand: int) -> Iterator[Link]:
         """Those of them that pass a gradient."""
-        return self._links(place, self._alone(place).near)
+        return self._links(operand, self._sweep_from(operand).near)
 
-    def cuts(self, place: int) -> tuple[GradientCut, ...]:
+    def cuts(self, operand: int) -> tuple[GradientCut, ...]:
         """What cuts the ways from an operand."""
-        return tuple(self._alone(place).cuts.values())
+        return tuple(self._sweep_from(operand).cuts.values())
 
-    def _links(self, place: int, reached: Collection[Value]) -> Iterator[Link]:
+    def _links(self, operand: int, reached: Collection[Value]) -> Iterator[Link]:
         pairs = zip(sorted(self.results), self.flow.outputs, strict=True)
-        return ((place, result) for result, output in pairs if output in reached)
+        return ((operand, result) for result, output in pairs if output in reached)
 
-    def _alone(self, place: int) -> _Sweep:
+    def _sweep_from(self, operand: int) -> _Sweep:
         """What one operand reaches."""
-        if place not in self._known:
-            self._known[place] = self._reached([place])
-        return self._known[place]
+        if operand not in self._sweeps:
+            self._sweeps[operand] = self._reached([operand])
+        return self._sweeps[operand]
 
-    def steps(self, places: Collection[int]) -> Iterator[FlowStep]:
+    def steps(self, operands: Collection[int]) -> Iterator[FlowStep]:
         """The nodes on the ways from operands."""
-        far = self._reached(places).far
+        far = self._reached(operands).far
         return self.flow.steps([value for value in self.inputs if value is not None and value in far])
 
-    def _reached(self, places: Collection[int]) -> _Sweep:
+    def _reached(self, operands: Collection[int]) -> _Sweep:
         """What operands reach, once around for each state that they reach."""
-        far = {value for place in places if (value := self.inputs[place]) is not None}
+        far = {value for operand in operands if (value := self.inputs[operand]) is not None}
         near: set[Value] = {value for value in far if value.dtype.is_float}
         while True:
             sweep = self.flow.sweep(near)
@@ -243,7 +243,7 @@ def _passed(node: Node, result: int) -> Iterator[Link]:
     wanted = [value for value in operands if value.dtype.is_float]
     found = pullback([output], [Input(output.type, "cotangent")], wanted, boundary=frozenset(operands))
     known = {value for value, gradient in zip(wanted, found, strict=True) if gradient is not None}
-    yield from ((place, result) for place, value in enumerate(node.inputs) if value in known)
+    yield from ((operand, result) for operand, value in enumerate(node.inputs) if value in known)
 
 
 def _inside(node: Node, results: Collection[int]) -> _Inside | None:

@@ -44,14 +44,14 @@ def halves(joint: Graph, gradients: Collection[str], cotangents: Collection[Inpu
     if any(value in after for value in (*results.values(), *joint.updates.values())):
         raise GraphError(f"{joint.name}: a result depends on a cotangent")
     wanted = [joint.outputs[name] for name in joint.outputs if name in gradients]
-    needed = _Needed(joint, after, wanted).found()
-    kept = _named(needed, results, joint.updates)
-    stand_ins = {value: Input(value.type, name) for name, value in kept.items()}
+    needed = _Needed(joint, after, wanted).chosen()
+    residuals = _named(needed, results, joint.updates)
+    stand_ins = {value: Input(value.type, name) for name, value in residuals.items()}
     roots = rebuild(wanted, stand_ins)
     inputs = (*cotangents, *(value for value in joint.inputs if value not in cotangents), *stand_ins.values())
     backward = Graph(inputs, dict(zip(gradients, roots, strict=True)), {}, f"{joint.name}.backward")
     backward = backward.with_(inputs=_read(backward))
-    own = {name: value for name, value in kept.items() if name not in results}
+    own = {name: value for name, value in residuals.items() if name not in results}
     first = tuple(value for value in joint.inputs if value not in cotangents)
     return Halves(Graph(first, {**results, **own}, joint.updates, f"{joint.name}.forward"), backward)
 
@@ -75,11 +75,11 @@ def _named(
 ) -> dict[str, Value]:
     """Residuals by name: those that are results under theirs; not what inputs hold still."""
     names = {value: name for name, value in reversed(list(results.items()))}
-    kept: dict[str, Value] = {}
+    residuals: dict[str, Value] = {}
     for value in needed:
         if not isinstance(value, (Constant, Input)) and (value.node is not None or value in updates):
-            kept[names.get(value, f"{RESIDUAL}{len(kept)}")] = value
-    return kept
+            residuals[names.get(value, f"{RESIDUAL}{len(residuals)}")] = value
+    return residuals
 
 
 class _Needed:
@@ -93,7 +93,7 @@ class _Needed:
         self.again: set[Node] = set()
         """Nodes that are computed again."""
 
-    def found(self) -> list[Value]:
+    def chosen(self) -> list[Value]:
         """In order of first use. The last node is looked at first, so that chains are computed again from their
         beginning."""
         for node in reversed(self.joint.nodes):

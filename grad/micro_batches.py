@@ -56,7 +56,7 @@ def micro_batched_graph(
     optimizer = optimize(loop.gradients)
     updates = parts.updates(guarded({**loop.state, **optimizer.values}, loop.measured[LOSS]))
     inputs = (*loop.inputs, *optimizer.inputs)
-    return parts.placed(Graph(inputs, loop.measured, updates, f"{model.name}.step"))
+    return parts.read_from_whole(Graph(inputs, loop.measured, updates, f"{model.name}.step"))
 
 
 def _check_statistics(model: Graph) -> None:

@@ -63,11 +63,11 @@ class Parts:
 
     def trained(self, gradients: Mapping[Variable, Value]) -> dict[Variable, Value]:
         """What an optimizer is given: parts and their gradients in place of the whole ones."""
-        given = dict[Variable, Value]()
+        leaves = dict[Variable, Value]()
         for variable, gradient in gradients.items():
             part = self.by_whole.get(variable)
-            given[variable if part is None else part.leaf] = gradient if part is None else part.of(gradient)
-        return given
+            leaves[variable if part is None else part.leaf] = gradient if part is None else part.of(gradient)
+        return leaves
 
     def updates(self, values: Mapping[Variable, Value]) -> dict[Variable, Value]:
         """New values of the whole variables, from what an optimizer made of what it was given."""
@@ -78,7 +78,7 @@ class Parts:
             updates[variable if part is None else part.whole] = value if part is None else part.in_whole(value)
         return updates
 
-    def placed(self, step: Graph) -> Graph:
+    def read_from_whole(self, step: Graph) -> Graph:
         """The step with parts read from the whole variables."""
         slices: dict[Value, Value] = {part.leaf: part.of(whole) for whole, part in self.by_whole.items()}
         return substituted(step, slices) if slices else step

@@ -77,7 +77,7 @@ def training_graph(
     updates = parts.updates(guarded({**model.updates, **optimizer.values}, loss))
     outputs = {LOSS: loss, **(metrics or {})}
     inputs = (*model.inputs, *targets, *optimizer.inputs)
-    step = parts.placed(Graph(inputs, outputs, updates, f"{model.name}.step"))
+    step = parts.read_from_whole(Graph(inputs, outputs, updates, f"{model.name}.step"))
     _check_names(step)
     return step
 

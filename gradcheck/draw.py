@@ -60,7 +60,7 @@ class ChoiceDraw:
         self.calls += 1
         count = math.prod(shape)
         slots = (self.random.permutation(count) + self.random.uniform(0.3, 0.7, count)) / max(count, 1)
-        return placed(slots, low, high, avoid).reshape(shape)
+        return map_into(slots, low, high, avoid).reshape(shape)
 
     def integers(self, shape: Shape, low: int, high: int) -> Array:
         return self.random.integers(low, high + 1, shape, np.int64)
@@ -107,7 +107,7 @@ def grown(shape: Sequence[int], axis: int, extent: int) -> list[int]:
     return longer if math.prod(longer) <= LARGEST else list(shape)
 
 
-def placed(slots: Array, low: float, high: float, avoid: Sequence[float] = ()) -> Array:
+def map_into(slots: Array, low: float, high: float, avoid: Sequence[float] = ()) -> Array:
     """Numbers in (0, 1) carried to [low, high] without the neighbourhoods of ``avoid``, in their order."""
     pieces = allowed(low, high, avoid)
     lengths = np.array([end - start for start, end in pieces])
@@ -121,10 +121,10 @@ def placed(slots: Array, low: float, high: float, avoid: Sequence[float] = ()) -
 def allowed(low: float, high: float, avoid: Sequence[float]) -> list[tuple[float, float]]:
     """[low, high] without what is nearer than :data:`MARGIN` to a place to avoid, as intervals."""
     pieces, start = [], low
-    for place in sorted(avoid):
-        if place - MARGIN > start:
-            pieces.append((start, min(place - MARGIN, high)))
-        start = max(start, place + MARGIN)
+    for point in sorted(avoid):
+        if point - MARGIN > start:
+            pieces.append((start, min(point - MARGIN, high)))
+        start = max(start, point + MARGIN)
     if start < high or not pieces:
         pieces.append((start, max(start, high)))
     return [piece for piece in pieces if piece[0] <= high]

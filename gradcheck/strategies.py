@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from glowtrain.gradcheck.draw import LONGEST, grown, placed
+from glowtrain.gradcheck.draw import LONGEST, grown, map_into
 from glowtrain.gradcheck.programs.case import Case
 from glowtrain.gradcheck.programs.programs import draw_case
 from glowtrain.graph import Operator, Sample
@@ -56,7 +56,7 @@ class HypothesisDraw:
         self.calls += 1
         digits = 3 + len(str(count))
         slots = (self._order(count) + phase) / max(count, 1)
-        return np.round(placed(slots, low, high, avoid), digits).reshape(shape)
+        return np.round(map_into(slots, low, high, avoid), digits).reshape(shape)
 
     def _order(self, count: int) -> Array:
         if count <= LISTED:

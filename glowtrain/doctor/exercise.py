@@ -61,7 +61,7 @@ class ExerciseRun:
     fused: bool = True
 
 
-def runs(told: Callable[[str], None] = lambda _: None) -> Iterator[ExerciseRun]:
+def runs(progress: Callable[[str], None] = lambda _: None) -> Iterator[ExerciseRun]:
     """The run on every target that there is here, on several numbers of threads."""
     adam = optim.Adam(lr=RATE)
     model = nn.model(x=f32[BATCH, 2, SIDE, SIDE])(network)
@@ -70,7 +70,7 @@ def runs(told: Callable[[str], None] = lambda _: None) -> Iterator[ExerciseRun]:
     hyper = {HYPER + name: np.asarray(value, np.float32) for name, value in adam.hyper().items()}
     plan = arrive(graph, DEFAULT, until("plan"))
     for target, fused in arithmetics():
-        told(f"target {target}")
+        progress(f"target {target}")
         named = Target.named(target)
         processor = named if fused is None else replace(named, fused=fused)
         backend = backend_for(processor).sharing(1)
@@ -116,8 +116,8 @@ def weights(number: int, type_: TensorType) -> Array:
 def batch(graph: Graph, number: int) -> dict[str, Array]:
     """The examples of a step: multiples of 1/64 between -2 and 2, and labels."""
     found = {}
-    for place, value in enumerate(value for value in graph.inputs if not value.name.startswith(HYPER)):
-        drawn = words(1000 * (number + 1) + place, value.type.size) >> 56
+    for position, value in enumerate(value for value in graph.inputs if not value.name.startswith(HYPER)):
+        drawn = words(1000 * (number + 1) + position, value.type.size) >> 56
         numbers = (drawn / 64 - 2) if value.dtype.is_float else drawn % CLASSES
         found[value.name] = numbers.astype(value.dtype.numpy).reshape(value.shape)
     return found

@@ -51,8 +51,8 @@ class DoctorReport:
         """Raise :class:`BitsDiffer` unless the report :attr:`agrees`."""
         for target, digests in self.digests().items():
             if len(digests) > 1:
-                told = ", ".join(f"{digest} on {_listed(threads)}" for digest, threads in digests.items())
-                raise BitsDiffer(f"target {target} does not compute the same bits each time: {told}. {_DISTRUST}")
+                listed = ", ".join(f"{digest} on {_listed(threads)}" for digest, threads in digests.items())
+                raise BitsDiffer(f"target {target} does not compute the same bits each time: {listed}. {_DISTRUST}")
         for runs_ in map(self._runs, (True, False)):
             other = next((run for run in runs_ if run.digest != runs_[0].digest), None)
             if other is not None:
@@ -77,6 +77,6 @@ def _listed(threads: list[int]) -> str:
     return " and ".join(map(str, threads)) + (" thread" if threads == [1] else " threads")
 
 
-def examine(told: Callable[[str], None] = lambda _: None) -> DoctorReport:
+def examine(progress: Callable[[str], None] = lambda _: None) -> DoctorReport:
     """Look at this installation and machine, and run the exercise."""
-    return DoctorReport(facts(), tuple(runs(told)))
+    return DoctorReport(facts(), tuple(runs(progress)))

@@ -53,7 +53,7 @@ def tested_values(cls: type, field: dataclasses.Field[Any]) -> tuple[Any, ...]:
     if values is None:
         values = _usual(field_types(cls).get(field.name), field.default)
     first = () if field.default is dataclasses.MISSING else (field.default,)
-    return tuple(value for place, value in enumerate((*first, *values)) if value not in (*first, *values)[:place])
+    return tuple(value for index, value in enumerate((*first, *values)) if value not in (*first, *values)[:index])
 
 
 _FIELD_TYPES: dict[type, dict[str, Any]] = {}

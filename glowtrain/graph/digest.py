@@ -18,13 +18,13 @@ DIGITS = 16
 """Length of the digests that are written down."""
 
 
-def digest(roots: Mapping[str, Value], given: Mapping[Value, str] | None = None) -> str:
-    """16 hexadecimal digits for what ``roots`` are computed by, down to the leaves and to the values of ``given``.
+def digest(roots: Mapping[str, Value], fixed: Mapping[Value, str] | None = None) -> str:
+    """16 hexadecimal digits for what ``roots`` are computed by, down to the leaves and to the values of ``fixed``.
 
     Operators, attributes, types, operands and constants count; so do the names of roots, inputs and variables, and the
-    texts in ``given``. Names of other values and of nodes do not, nor do initial values of variables.
+    texts in ``fixed``. Names of other values and of nodes do not, nor do initial values of variables.
     """
-    return _Digest(given or {}).of(roots)[:DIGITS]
+    return _Digest(fixed or {}).of(roots)[:DIGITS]
 
 
 def structural_key(graph: Graph) -> str:
@@ -52,13 +52,13 @@ def _positions(body: Graph) -> tuple[dict[str, Value], dict[Value, str]]:
 class _Digest:
     """Numbers values in the order in which they are met, and collects a line for each leaf and node."""
 
-    def __init__(self, given: Mapping[Value, str]) -> None:
+    def __init__(self, fixed: Mapping[Value, str]) -> None:
         self.hash = hashlib.sha256()
         self.numbers: dict[Value, int] = {}
-        self.given = given
+        self.fixed = fixed
 
     def of(self, roots: Mapping[str, Value]) -> str:
-        for node in topological(roots.values(), self.given):
+        for node in topological(roots.values(), self.fixed):
             self.node(node)
         for name, value in roots.items():
             self.line("root", name, self.number(value))
@@ -77,8 +77,8 @@ class _Digest:
         return self.numbers[value]
 
     def leaf(self, value: Value) -> tuple[Any, ...]:
-        if value in self.given:
-            return "given", self.given[value], str(value.type)
+        if value in self.fixed:
+            return "given", self.fixed[value], str(value.type)
         match value:
             case Input():
                 return "input", value.name, str(value.type)

@@ -77,10 +77,10 @@ def _range(part: Any, extent: int, where: str) -> range:
         return range(*part.indices(extent))
     if not _is_integer(part):
         return range(extent)
-    place = operator.index(part)
-    if not -extent <= place < extent:
-        raise GraphError(f"index {place} is outside of {where}")
-    return range(place % extent, place % extent + 1)
+    index = operator.index(part)
+    if not -extent <= index < extent:
+        raise GraphError(f"index {index} is outside of {where}")
+    return range(index % extent, index % extent + 1)
 
 
 def _is_integer(part: Any) -> bool:

@@ -235,13 +235,13 @@ class Operator:
         )
 
     @classmethod
-    def draw_operator(cls, draw: Draw, **given: Any) -> Self:
-        """The operator with attributes ``given``, and the others drawn from the domains of their fields
+    def draw_operator(cls, draw: Draw, **attributes: Any) -> Self:
+        """The operator with these ``attributes``, and the others drawn from the domains of their fields
         (:func:`~glowtrain.graph.attributes.attribute`).
 
         Raises :class:`PluginError` for a field without a default for which nothing says what to draw.
         """
-        fields = [field for field in dataclasses.fields(cls) if field.name not in given]  # type: ignore[arg-type]
+        fields = [field for field in dataclasses.fields(cls) if field.name not in attributes]  # type: ignore[arg-type]
         options = {field.name: tested_values(cls, field) for field in fields}
         unknown = [name for name, values in options.items() if not values]
         if unknown:
@@ -250,7 +250,7 @@ class Operator:
                 "give it one by glowtrain.attribute(low=..., high=...), or the class a sample"
             )
         drawn = {name: values[0] if len(values) == 1 else draw.choice(values) for name, values in options.items()}
-        return cls(**given, **drawn)
+        return cls(**attributes, **drawn)
 
     @classmethod
     def has(cls, method: str) -> bool:

@@ -77,7 +77,7 @@ def _array(leaf: Value, array: Array | LazyArray) -> Iterator[str]:
 
 
 def _order(graph: Graph) -> Iterator[str]:
-    position = {node: place for place, node in enumerate(graph.nodes)}
+    position = {node: index for index, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         for value in node.inputs:
             if value is not None and value.node is not None and position[value.node] >= position[node]:
@@ -90,9 +90,9 @@ def _order(graph: Graph) -> Iterator[str]:
 def _node(node: Node) -> Iterator[str]:
     if lookup(node.operator.key()) is not type(node.operator):
         yield f"{_describe(node)}: operator {node.operator.key()} is not registered"
-    for place, value in enumerate(node.inputs):
+    for index, value in enumerate(node.inputs):
         if value is not None and not _belongs(value):
-            yield f"{_describe(node)}: operand {place} ({value!r}) is not an output of its node"
+            yield f"{_describe(node)}: operand {index} ({value!r}) is not an output of its node"
     yield from _types(node)
     for name, body in bodies_of(node.operator).items():
         yield from (f"{_describe(node)}.{name}: {problem}" for problem in _body_problems(body))

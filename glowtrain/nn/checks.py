@@ -10,12 +10,15 @@ from glowtrain.errors import ShapeError
 from glowtrain.graph import Value
 
 
-def check_input(layer: str, x: Value, form: str, least: int, most: int | None = None, *, floats: bool = True) -> None:
-    """x is a float tensor of at least rank ``least``, at most ``most``; ``form`` shows one: ``x[batch, features]``."""
+def check_input(
+    layer: str, x: Value, example: str, least: int, most: int | None = None, *, floats: bool = True
+) -> None:
+    """x is a float tensor of at least rank ``least``, at most ``most``; ``example`` shows one: ``x[batch,
+    features]``."""
     if not isinstance(x, Value):
-        raise ShapeError(f"{layer}: takes a value of the graph, {form}, not a {type(x).__name__}")
+        raise ShapeError(f"{layer}: takes a value of the graph, {example}, not a {type(x).__name__}")
     if x.rank < least or (most is not None and x.rank > most):
-        raise ShapeError(f"{layer}: takes {form}, but x is {x.type}")
+        raise ShapeError(f"{layer}: takes {example}, but x is {x.type}")
     if floats and not x.dtype.is_float:
         raise ShapeError(f"{layer}: takes floats, but x is {x.type}; cast it first")
 

@@ -45,10 +45,10 @@ def unknown(names: Iterable[str], known: Collection[str], noun: str, rest: str =
     if not strange:
         return ""
     near = {name: nearest(name, known) for name in strange}
-    told = [f"{name!r} (the nearest is {near[name]!r})" if near[name] else repr(name) for name in strange]
-    more = f" and {len(told) - LISTED:,} more" if len(told) > LISTED else ""
+    shown = [f"{name!r} (the nearest is {near[name]!r})" if near[name] else repr(name) for name in strange]
+    more = f" and {len(shown) - LISTED:,} more" if len(shown) > LISTED else ""
     others = "" if all(near.values()) else f"; {rest} {listed(known)}"
-    return f"no {noun} {', '.join(told[:LISTED])}{more}{others}"
+    return f"no {noun} {', '.join(shown[:LISTED])}{more}{others}"
 
 
 def nearest(name: str, known: Collection[str]) -> str:

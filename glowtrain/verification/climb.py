@@ -171,10 +171,10 @@ class _Climb:
         if arrival.stage.minor:
             self.passed.append(arrival)
             return
-        before, place = list(self.rungs), self.place
+        before, number = list(self.rungs), self.place
         self._rung(arrival)
         if self.passed and not self.rungs[-1].ok and all(rung.ok for rung in before):
-            self.rungs, self.place = before, place
+            self.rungs, self.place = before, number
             for each in (*self.passed, arrival):
                 self._rung(each)
         self.passed = []

@@ -44,29 +44,29 @@ class ReferenceRun:
     state: Arrays
     coarse: frozenset[Value] = frozenset()
 
-    def error(self, value: Value, found: Array) -> float:
+    def error(self, value: Value, actual: Array) -> float:
         """Distance from f64 over what is allowed: at most 1 is good."""
         length, coarsest = longest_reduction(self.graph), self.coarsest(value)
-        return distance(found, self.values[value], self.exact[value], length, coarsest)
+        return distance(actual, self.values[value], self.exact[value], length, coarsest)
 
     def coarsest(self, value: Value) -> float:
         """The epsilon of what a value is computed of, where that is not its own."""
         return EPSILON["bf16"] if value in self.coarse else 0.0
 
-    def beside_a_kink(self, value: Value, found: Array) -> float:
+    def beside_a_kink(self, value: Value, actual: Array) -> float:
         """The distance over what small changes of all inputs and variables make of the result in f64.
 
         An element on a kink (of a ReLU, a maximum, a comparison) may fall to either side by rounding alone.
         """
         exact = self.exact[value]
-        if found.shape != exact.shape or found.dtype != self.values[value].dtype:
+        if actual.shape != exact.shape or actual.dtype != self.values[value].dtype:
             return math.nan
         nearby = [run[value] for run in self.nearby]
-        if not dtype_of(found.dtype).is_float:
-            reached = np.any([found == other for other in (exact, *nearby)], axis=0)
+        if not dtype_of(actual.dtype).is_float:
+            reached = np.any([actual == other for other in (exact, *nearby)], axis=0)
             return 0.0 if bool(np.all(reached)) else math.inf
         spread = max(_size(np.nan_to_num(other - exact)) for other in nearby)
-        error = _size(found.astype(np.float64) - exact)
+        error = _size(actual.astype(np.float64) - exact)
         return error / (KINK * spread) if spread and error == error else math.inf
 
     @cached_property
@@ -153,14 +153,14 @@ def same_bits(one: Array, other: Array) -> bool:
     return bool(np.all((bits[0] == bits[1]) | ((one != one) & (other != other))))
 
 
-def distance(found: Array, natural: Array, exact: Array, length: float, coarsest: float = 0.0) -> float:
-    """How far ``found`` is from what is expected, over what :func:`bound` allows; NaN if shapes or types differ."""
-    if found.shape != natural.shape or found.dtype != natural.dtype:
+def distance(actual: Array, natural: Array, exact: Array, length: float, coarsest: float = 0.0) -> float:
+    """How far ``actual`` is from what is expected, over what :func:`bound` allows; NaN if shapes or types differ."""
+    if actual.shape != natural.shape or actual.dtype != natural.dtype:
         return math.nan
     allowed = bound(natural, exact, length, coarsest=coarsest)
     if not allowed.tolerance:
-        return 0.0 if np.array_equal(found, natural) else math.inf
-    got, finite = found.astype(np.float64), np.isfinite(allowed.expected)
+        return 0.0 if np.array_equal(actual, natural) else math.inf
+    got, finite = actual.astype(np.float64), np.isfinite(allowed.expected)
     if not np.array_equal(got[~finite], allowed.expected[~finite], equal_nan=True):
         return math.inf
     error = _size(got[finite] - allowed.expected[finite])
@@ -202,18 +202,18 @@ def local_error(node: Node, values: Mapping[Value, Array]) -> float:
         (finite_size(array) for array in wide if array is not None and array.dtype.kind == "f"), reverse=True
     )
     scale = max([*sizes[:1], math.prod(sizes[:2])])
-    found = (values[output] for output in node.outputs)
-    return max(_local(a, np.asarray(e), scale, _reduction(node)) for a, e in zip(found, exact, strict=True))
+    actual = (values[output] for output in node.outputs)
+    return max(_local(a, np.asarray(e), scale, _reduction(node)) for a, e in zip(actual, exact, strict=True))
 
 
-def _local(found: Array, exact: Array, scale: float, length: float) -> float:
-    epsilon = EPSILON.get(dtype_of(found.dtype).name)
+def _local(actual: Array, exact: Array, scale: float, length: float) -> float:
+    epsilon = EPSILON.get(dtype_of(actual.dtype).name)
     if epsilon is None:
-        return 0.0 if np.array_equal(found, exact) else math.inf
-    narrow = found.astype(np.float64)
+        return 0.0 if np.array_equal(actual, exact) else math.inf
+    narrow = actual.astype(np.float64)
     both = np.isfinite(narrow) & np.isfinite(exact)
     size = max(scale, _size(exact[both]))
-    allowed = LOCAL * math.sqrt(length) * epsilon * size + _smallest(found)
+    allowed = LOCAL * math.sqrt(length) * epsilon * size + _smallest(actual)
     return _size(narrow[both] - exact[both]) / allowed
 
 

@@ -43,7 +43,7 @@ class Blame:
     loss: Value
     values: Mapping[Value, Array]
     random: np.random.Generator
-    places: Mapping[Node, str] = field(default_factory=dict)
+    locations: Mapping[Node, str] = field(default_factory=dict)
     """Where nodes come from, if anything says so."""
     verdicts: dict[Node, str] = field(default_factory=dict)
 
@@ -86,8 +86,8 @@ class Blame:
         """A node for messages: its operator with attributes and operand types, its name, and what it feeds."""
         name = f" of node {node.name!r}" if node.name else ""
         output = f" (it makes {node.outputs[0].name!r})" if node.outputs[0].name and not node.name else ""
-        place = f" {self.places[node]}" if node in self.places else ""
-        return f"{described(self.sample(node))}{name}{output}{place}"
+        location = f" {self.locations[node]}" if node in self.locations else ""
+        return f"{described(self.sample(node))}{name}{output}{location}"
 
     def verdict(self, node: Node) -> str:
         """Why a node's rule is wrong at its operands; empty where it is right, on a kink, or not to be checked."""

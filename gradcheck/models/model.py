@@ -105,7 +105,7 @@ def _objective(
 class LossCheck:
     """A graph whose only output is a ``loss``, as it is and in f64, at a point: data by name; what is missing is drawn.
 
-    ``places``: where nodes come from, for messages (``in layers.0 (model.py:12: h = ...)``).
+    ``locations``: where nodes come from, for messages (``in layers.0 (model.py:12: h = ...)``).
     Raises :class:`InputError` for data that do not fit, and where there is nothing to check.
     """
 
@@ -114,7 +114,7 @@ class LossCheck:
         graph: Graph,
         inputs: Mapping[str, Array],
         random: np.random.Generator,
-        places: Mapping[Node, str] | None = None,
+        locations: Mapping[Node, str] | None = None,
     ) -> None:
         self.random = random
         self.narrow = graph
@@ -126,8 +126,8 @@ class LossCheck:
         self.arrays = check_inputs(graph, {**inputs, **drawn})
         wide = widened(graph)
         self.wide = wide.graph
-        told = places or {}
-        self.places = {
+        told = locations or {}
+        self.locations = {
             new.node: told[old.node]
             for old, new in wide.values.items()
             if old.node is not None and new.node is not None and old.node in told
@@ -206,15 +206,15 @@ class LossCheck:
 
     @cached_property
     def blame(self) -> Blame:
-        return Blame(self.wide, self.loss, self.values, np.random.default_rng(0), self.places)
+        return Blame(self.wide, self.loss, self.values, np.random.default_rng(0), self.locations)
 
     def directions(self, gradient: Array, count: int) -> Iterator[Array]:
         """Random signs, ``count`` times; then the element with the largest gradient and a random one."""
         for _ in range(count):
             yield self.random.choice([-1.0, 1.0], gradient.shape)
-        for place in {int(np.argmax(np.abs(gradient))), int(self.random.integers(gradient.size))}:
+        for location in {int(np.argmax(np.abs(gradient))), int(self.random.integers(gradient.size))}:
             unit = np.zeros(gradient.size)
-            unit[place] = 1.0
+            unit[location] = 1.0
             yield unit.reshape(gradient.shape)
 
     def along(self, name: str, direction: Array) -> Measure:

@@ -98,20 +98,20 @@ class Probe:
     def _later(self) -> dict[frozenset[int], list[Node]]:
         return {}
 
-    def _after(self, places: frozenset[int]) -> list[Node]:
+    def _after(self, positions: frozenset[int]) -> list[Node]:
         """The nodes that depend on some inputs, in order."""
-        if places not in self._later:
-            reached: set[Value | None] = {self.inputs[k] for k in places}
-            nodes = self._later[places] = []
+        if positions not in self._later:
+            reached: set[Value | None] = {self.inputs[k] for k in positions}
+            nodes = self._later[positions] = []
             for node in self.graph.nodes:
                 if not reached.isdisjoint(node.inputs):
                     nodes.append(node)
                     reached.update(node.outputs)
-        return self._later[places]
+        return self._later[positions]
 
     def direction(self, random: np.random.Generator) -> dict[int, Array]:
         """A random direction for all wanted inputs at once."""
-        return {place: cotangent(self.arrays[place].shape, random) for place in self.wanted}
+        return {number: cotangent(self.arrays[number].shape, random) for number in self.wanted}
 
     def pulled(self, seeds: Sequence[Value]) -> tuple[Value | None, ...]:
         """The gradient of each wanted input for cotangents of the sources. Raises :class:`DifferentiationError`."""
@@ -171,18 +171,18 @@ def check_gradient(probe: Probe, random: np.random.Generator, oracle: str, full:
     if not probe.results:
         return
     pulled = _Pulled.of(probe, random)
-    for number, place in enumerate(probe.wanted):
-        array = probe.arrays[place]
+    for number, position in enumerate(probe.wanted):
+        array = probe.arrays[position]
         if array.size:
-            moves = [{place: along.reshape(array.shape)} for along in _directions(array.size, full, random)]
+            moves = [{position: along.reshape(array.shape)} for along in _directions(array.size, full, random)]
             yield pulled.against_differences(
-                moves, oracle, pulled.misshapen(number), f"input {place} ({probe.inputs[place].type})"
+                moves, oracle, pulled.misshapen(number), f"input {position} ({probe.inputs[position].type})"
             )
 
 
 def check_directions(probe: Probe, random: np.random.Generator, oracle: str, count: int = 3) -> Iterator[Measure]:
     """One measure: the rule against differences along directions in which all f64 inputs move at once, at any size."""
-    if not probe.results or not any(probe.arrays[place].size for place in probe.wanted):
+    if not probe.results or not any(probe.arrays[number].size for number in probe.wanted):
         return
     pulled = _Pulled.of(probe, random)
     moves = [probe.direction(random) for _ in range(count)]
@@ -207,7 +207,7 @@ class _Pulled:
         """The gradients for ``count`` random cotangents."""
         rows = [[cotangent(seed.shape, random) for seed in probe.seeds] for _ in range(count)]
         found = (iter(probe.rule.at((*probe.arrays, *row))) for row in rows)
-        sizes = [probe.arrays[place].shape for place in probe.wanted]
+        sizes = [probe.arrays[number].shape for number in probe.wanted]
         gradients = [
             [np.zeros(shape) if rule is None else next(row) for rule, shape in zip(probe.gradients, sizes, strict=True)]
             for row in found
@@ -216,9 +216,9 @@ class _Pulled:
 
     def misshapen(self, number: int) -> str:
         """What is wrong with the shape of a wanted input's gradient; empty if nothing."""
-        place, found = self.function.wanted[number], self.gradients[0][number].shape
-        type_ = self.function.inputs[place].type
-        return "" if found == type_.shape else f"input {place} ({type_}): gradient has shape {found}"
+        position, found = self.function.wanted[number], self.gradients[0][number].shape
+        type_ = self.function.inputs[position].type
+        return "" if found == type_.shape else f"input {position} ({type_}): gradient has shape {found}"
 
     def slopes(self, moves: Sequence[Move]) -> Array:
         """What the gradients say about moves: [row, move]."""
@@ -229,7 +229,7 @@ class _Pulled:
     @staticmethod
     def _slope(gradients: Move, move: Move) -> float:
         # an infinite slope of an element that stays where it is takes no part
-        moved = ((change, np.where(change == 0, 0.0, gradients[place])) for place, change in move.items())
+        moved = ((change, np.where(change == 0, 0.0, gradients[number])) for number, change in move.items())
         return float(sum(np.vdot(change, gradient) for change, gradient in moved))
 
     def against_differences(self, moves: Sequence[Move], oracle: str, wrong: str, name: str) -> Measure:
@@ -311,15 +311,17 @@ def _directions(size: int, full: int, random: np.random.Generator) -> Array:
     """Unit vectors, all or some, and signs for what is larger; [direction, element]."""
     if size <= full:
         return np.eye(size)
-    places = random.choice(size, full // 2, replace=False)
-    units = np.zeros((len(places), size))  # not rows of an identity matrix: that of a large weight does not fit memory
-    units[np.arange(len(places)), places] = 1.0
+    positions = random.choice(size, full // 2, replace=False)
+    units = np.zeros(
+        (len(positions), size)
+    )  # not rows of an identity matrix: that of a large weight does not fit memory
+    units[np.arange(len(positions)), positions] = 1.0
     return np.concatenate([units, random.choice([-1.0, 1.0], (3, size))])
 
 
 def _where(move: Move) -> str:
-    places = [(place, element) for place, change in move.items() for element in np.flatnonzero(change)[:2]]
-    return f"element {places[0][1]}" if len(places) == 1 else "a random direction"
+    positions = [(number, element) for number, change in move.items() for element in np.flatnonzero(change)[:2]]
+    return f"element {positions[0][1]}" if len(positions) == 1 else "a random direction"
 
 
 def check_forward(probe: Probe, random: np.random.Generator, oracle: str) -> Iterator[Measure]:
@@ -327,9 +329,9 @@ def check_forward(probe: Probe, random: np.random.Generator, oracle: str) -> Ite
     if not probe.results or not probe.wanted:
         return
     pulled, move = _Pulled.of(probe, random), probe.direction(random)
-    tangents = tuple(Input(probe.inputs[place].type, f"t{place}") for place in probe.wanted)
-    forward = jvp(probe.sources, [probe.inputs[place] for place in probe.wanted], tangents)
-    arrays = (*probe.arrays, *(move[place] for place in probe.wanted))
+    tangents = tuple(Input(probe.inputs[number].type, f"t{number}") for number in probe.wanted)
+    forward = jvp(probe.sources, [probe.inputs[number] for number in probe.wanted], tangents)
+    arrays = (*probe.arrays, *(move[number] for number in probe.wanted))
     found = _values((*probe.inputs, *tangents), arrays, tuple(forward))
     by_forward = np.array([weighted(row, found) for row in pulled.rows])
     sizes = [weighted([np.abs(c) for c in row], [np.abs(array) for array in found]) for row in pulled.rows]
@@ -347,7 +349,7 @@ def check_complex(
     functions", SIAM Review 40, 1998). Where ``reference`` does not take complex numbers, or is not analytic (steps in
     both directions must agree: Cauchy and Riemann), there is nothing to compare.
     """
-    if not probe.results or not any(probe.arrays[place].size for place in probe.wanted):
+    if not probe.results or not any(probe.arrays[number].size for number in probe.wanted):
         return
     pulled, moves = _Pulled.of(probe, random), [probe.direction(random) for _ in range(2)]
     for move in moves:
@@ -386,19 +388,19 @@ def _weighted_complex(row: Sequence[Array], outputs: Sequence[Array]) -> complex
     return complex(sum(np.vdot(c, y) for c, y in zip(row, outputs, strict=True)))
 
 
-def compared(oracle: str, found: Array, expected: Array, tolerance: Array | float, label: str = "") -> Measure:
+def compared(oracle: str, actual: Array, expected: Array, tolerance: Array | float, label: str = "") -> Measure:
     """Two arrays that should agree to within ``tolerance``; NaN and infinities must agree exactly."""
-    if found.shape != expected.shape:
-        return Measure(oracle, np.inf, np.inf, f"{label}: shape {found.shape} instead of {expected.shape}")
-    if not found.size:
+    if actual.shape != expected.shape:
+        return Measure(oracle, np.inf, np.inf, f"{label}: shape {actual.shape} instead of {expected.shape}")
+    if not actual.size:
         return Measure(oracle)
     with np.errstate(all="ignore"):
-        wide, other = found.astype(np.float64), expected.astype(np.float64)
+        wide, other = actual.astype(np.float64), expected.astype(np.float64)
         same = (wide == other) | (np.isnan(wide) & np.isnan(other))
         error = np.where(same, 0.0, np.abs(wide - other))
         error = np.where(np.isnan(error), np.inf, error)
         ratio = np.where(same, 0.0, error / np.maximum(tolerance, 1e-300))
     worst = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-    place = [int(i) for i in worst]
-    told = f"{label}{place}: {wide[worst]:.9g} instead of {other[worst]:.9g}" if ratio[worst] > 1 else ""
+    position = [int(i) for i in worst]
+    told = f"{label}{position}: {wide[worst]:.9g} instead of {other[worst]:.9g}" if ratio[worst] > 1 else ""
     return Measure(oracle, float(np.max(error)), float(ratio[worst]), told)

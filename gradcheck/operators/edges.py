@@ -67,7 +67,7 @@ def drawn_example(operator: type[Operator], seed: int, example: int) -> Sample:
 
 
 def _ending_early(sample: Sample) -> Sample:
-    given = max((place for place, array in enumerate(sample.inputs, 1) if array is not None), default=0)
+    given = max((number for number, array in enumerate(sample.inputs, 1) if array is not None), default=0)
     return replace(sample, inputs=sample.inputs[:given])
 
 
@@ -81,8 +81,8 @@ def drawn_short(operator: type[Operator], seed: int, example: int) -> Sample | N
         sample = operator.sample(draw)
         cuts = list(_cuts(sample))
         draw.random.shuffle(cuts)
-        for places, extent in cuts:
-            shorter = _cut(sample, places, extent)
+        for positions, extent in cuts:
+            shorter = _cut(sample, positions, extent)
             if is_use(shorter):
                 return shorter
     return None
@@ -94,8 +94,8 @@ Axes = tuple[tuple[int, int], ...]
 
 def _cuts(sample: Sample) -> Iterator[tuple[Axes, int]]:
     """Axes that may be cut together, those of one extent, and each by itself; and what they are cut to."""
-    shapes = {place: np.shape(array) for place, array in enumerate(sample.inputs) if array is not None}
-    axes = {(place, axis): n for place, shape in shapes.items() for axis, n in enumerate(shape)}
+    shapes = {number: np.shape(array) for number, array in enumerate(sample.inputs) if array is not None}
+    axes = {(number, axis): n for number, shape in shapes.items() for axis, n in enumerate(shape)}
     together = [tuple(axis for axis, n in axes.items() if n == extent) for extent in sorted({*axes.values()})]
     for group in dict.fromkeys([*together, *((axis,) for axis in axes)]):
         yield from ((group, extent) for extent in (0, 1) if axes[group[0]] > extent)
@@ -103,8 +103,8 @@ def _cuts(sample: Sample) -> Iterator[tuple[Axes, int]]:
 
 def _cut(sample: Sample, axes: Axes, extent: int) -> Sample:
     arrays = list(sample.inputs)
-    for place, axis in axes:
-        arrays[place] = np.asarray(arrays[place])[(slice(None),) * axis + (slice(0, extent),)]
+    for number, axis in axes:
+        arrays[number] = np.asarray(arrays[number])[(slice(None),) * axis + (slice(0, extent),)]
     return replace(sample, inputs=tuple(arrays))
 
 

@@ -117,9 +117,9 @@ def close_in(
         yield within(oracle, found[name], replace(allowed, tolerance=slack * allowed.tolerance), name)
 
 
-def within(oracle: str, found: Array, allowed: RoundingBound, label: str) -> Measure:
+def within(oracle: str, actual: Array, allowed: RoundingBound, label: str) -> Measure:
     """The measure of a result that may be as far from what is expected as rounding explains."""
-    return compared(oracle, found, allowed.expected, allowed.tolerance, label)
+    return compared(oracle, actual, allowed.expected, allowed.tolerance, label)
 
 
 def feeds(graph: Graph, arrays: Sequence[Array]) -> dict[str, Array]:

@@ -114,8 +114,8 @@ class Subject:
     def nudged(self, size: float, random: np.random.Generator) -> Subject:
         """The function at data moved at random: each element by up to ``size``, in proportion to its own."""
         moved = list(self.narrow.arrays)
-        for place in self.wide.wanted:
-            moved[place] = _nudged(self.wide.arrays[place], size, random).astype(moved[place].dtype)
+        for number in self.wide.wanted:
+            moved[number] = _nudged(self.wide.arrays[number], size, random).astype(moved[number].dtype)
         numbers = [a.astype(v.dtype.numpy) for a, v in zip(moved, self.wide.inputs, strict=True)]
         return Subject(replace(self.narrow, arrays=tuple(moved)), replace(self.wide, arrays=tuple(numbers)))
 
@@ -192,9 +192,9 @@ def _nudged(array: Array, size: float, random: np.random.Generator) -> Array:
 def _kept(function: Probe, keep: dict[int, Array]) -> Probe:
     """The function with zeros in place of some elements of its outputs."""
     outputs = list(function.outputs)
-    for place, mask in keep.items():
-        value: Value = outputs[place]
-        outputs[place] = Where()(constant(mask), value, constant(np.zeros((), value.dtype.numpy)))
+    for number, mask in keep.items():
+        value: Value = outputs[number]
+        outputs[number] = Where()(constant(mask), value, constant(np.zeros((), value.dtype.numpy)))
     return replace(function, outputs=tuple(outputs))
 
 

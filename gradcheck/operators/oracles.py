@@ -88,12 +88,12 @@ def jacobian(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
             yield from check_gradient(_beside_constants(use, int(random.choice(use.probe.wanted))), random, "jacobian")
 
 
-def _beside_constants(use: Applied, place: int) -> Probe:
+def _beside_constants(use: Applied, number: int) -> Probe:
     """The operator as a function of one operand."""
     own = use.probe
-    values = [x if k == place else constant(own.arrays[k]) for k, x in enumerate(own.inputs)]
+    values = [x if k == number else constant(own.arrays[k]) for k, x in enumerate(own.inputs)]
     node = Node(use.operator, use.operands(values))
-    return probe((own.arrays[place],), node.outputs, (own.inputs[place],))
+    return probe((own.arrays[number],), node.outputs, (own.inputs[number],))
 
 
 def directions(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
@@ -355,4 +355,4 @@ def operands_with_gradients(sample: Sample) -> list[int]:
         found = use.pulled([Input(output.type, f"c{k}") for k, output in enumerate(use.sources)])
     except MISTAKES:
         return []
-    return [present[place] for place, gradient in zip(use.wanted, found, strict=True) if gradient is not None]
+    return [present[number] for number, gradient in zip(use.wanted, found, strict=True) if gradient is not None]

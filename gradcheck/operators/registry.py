@@ -104,8 +104,8 @@ class RegistryReport(GradcheckReport):
         return Table(("checked", "compared>", "gradient error>", "of tolerance>", "oracles"), rows)
 
 
-def _row(subject: str, found: Sequence[Check]) -> tuple[Cell, ...]:
-    checks = [check for check in found if check.status != "absent"]
+def _row(subject: str, checks_of: Sequence[Check]) -> tuple[Cell, ...]:
+    checks = [check for check in checks_of if check.status != "absent"]
     slopes = [check.error for check in checks if check.oracle in SLOPES]
     ratio = max((check.ratio for check in checks), default=0.0)
     names = [piece for check in checks for piece in ((check.oracle, check.status), (", ", ""))][:-1]
@@ -264,7 +264,7 @@ def _checked(run: _Run, task: Task) -> Result:
     checked = _Operator(run, operator, Covered(subject))
     with warnings.catch_warnings(), _without_collection():
         warnings.simplefilter("ignore", RuntimeWarning)  # NumPy on means of nothing, sums of infinities
-        return list(checked.found(examples)), checked.covered
+        return list(checked.measures(examples)), checked.covered
 
 
 @contextmanager
@@ -287,7 +287,7 @@ class _Operator:
     operator: type[Operator]
     covered: Covered
 
-    def found(self, examples: Iterable[int]) -> Iterator[tuple[str, Measure]]:
+    def measures(self, examples: Iterable[int]) -> Iterator[tuple[str, Measure]]:
         for example in examples:
             ordinary = [oracle for oracle in self.run.oracles if oracle in ORACLES]
             edges = [oracle for oracle in self.run.oracles if oracle in EDGES]

@@ -62,9 +62,10 @@ class Case:
     @cached_property
     def step(self) -> Graph:
         """The training step: gradient descent on the parameters, the states, a moving average, and a counter."""
-        places = {*self.parameters, *(place for place, _ in self.states)}
+        positions = {*self.parameters, *(number for number, _ in self.states)}
         variables: dict[Value, Variable] = {
-            self.inputs[k]: Variable(self.inputs[k].name, self.arrays[k], k in self.parameters) for k in sorted(places)
+            self.inputs[k]: Variable(self.inputs[k].name, self.arrays[k], k in self.parameters)
+            for k in sorted(positions)
         }
         case = self.with_roots(rebuild(self.roots, variables))
         trained = [variables[self.inputs[k]] for k in self.parameters]

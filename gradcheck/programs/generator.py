@@ -145,8 +145,8 @@ class Composer:
     def above(self, value: Value) -> Value:
         """Which elements lie above a number that none of them is near: rounding does not change it."""
         ordered = np.unique(self.number(value).astype(np.float64))
-        place = int(np.argmax(np.diff(ordered))) if len(ordered) > 1 else 0
-        middle = float(np.mean(ordered[place : place + 2])) if len(ordered) > 1 else float(ordered[0]) - 0.5
+        number = int(np.argmax(np.diff(ordered))) if len(ordered) > 1 else 0
+        middle = float(np.mean(ordered[number : number + 2])) if len(ordered) > 1 else float(ordered[0]) - 0.5
         result: Value = value > middle
         return result
 
@@ -187,7 +187,7 @@ class Composer:
 
     def stepwise(self) -> None:
         """Any operator without a gradient, on drawn operands: what it jumps at is not near."""
-        results = self._use(self.draw.choice(tuple(registered(_stepwise))), self.given)
+        results = self._use(self.draw.choice(tuple(registered(_stepwise))), self.drawn_operand)
         self.keep(tuple(Cast(to=self.dtype)(value) for value in results if not value.dtype.is_stored))
 
     def _use(self, cls: type[Operator], operand: Callable[[Array], Value]) -> tuple[Value, ...]:
@@ -200,8 +200,8 @@ class Composer:
             return ()
         fixed = sample.operator.index_ranges(*(None if array is None else type_of(array) for array in arrays))
         operands = [
-            None if array is None else constant(array) if place in fixed else operand(array)
-            for place, array in enumerate(arrays)
+            None if array is None else constant(array) if number in fixed else operand(array)
+            for number, array in enumerate(arrays)
         ]
         try:
             results = sample.operator(*operands)
@@ -221,7 +221,7 @@ class Composer:
         low, high = float(array.min()), float(array.max())
         return 0.5 * self.into(self.shaped(self.pick(), array.shape), low, high) + 0.5 * constant(array)
 
-    def given(self, array: Array) -> Value:
+    def drawn_operand(self, array: Array) -> Value:
         """A drawn operand: as it is, or as an input."""
         return self.entered(array) if array.size and self.draw.boolean() else constant(array)
 

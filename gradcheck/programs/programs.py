@@ -61,7 +61,7 @@ class _Program:
     def _case(self, losses: tuple[Value, ...], further: tuple[Value, ...], inputs: list[Input]) -> Case:
         held = [value for value, _ in self.states]
         free = [k for k, value in enumerate(inputs) if value.dtype.is_float and value not in held]
-        parameters = tuple(k for place, k in enumerate(free) if place == 0 or self.draw.boolean())
+        parameters = tuple(k for number, k in enumerate(free) if number == 0 or self.draw.boolean())
         arrays = tuple(self.composer.leaves[value] for value in inputs)
         states = tuple((inputs.index(value), new) for value, new in self.states)
         return Case(tuple(inputs), arrays, parameters, losses, further, states, len(losses) > 1 and self.draw.boolean())

@@ -97,8 +97,8 @@ def _candidates(case: Case) -> Iterator[Case]:
         yield from _cut(case, value)
     for value in reversed(values):
         yield from _left_out(case, value)
-    for place in case.parameters:
-        yield replace(case, parameters=tuple(k for k in case.parameters if k != place))
+    for number in case.parameters:
+        yield replace(case, parameters=tuple(k for k in case.parameters if k != number))
 
 
 def _fewer_roots(case: Case) -> Iterator[Case]:
@@ -152,8 +152,8 @@ def _left_out(case: Case, value: Value) -> Iterator[Case]:
 
 def _trimmed(case: Case) -> Case:
     """The case without the inputs that nothing reads."""
-    held = {place for place, _ in case.states}
-    used = set(case.graph.leaves) | {case.inputs[place] for place in held}
+    held = {number for number, _ in case.states}
+    used = set(case.graph.leaves) | {case.inputs[number] for number in held}
     kept = [k for k, value in enumerate(case.inputs) if value in used]
     return replace(
         case,
@@ -198,7 +198,7 @@ def save_case(case: Case, path: Path | str, oracle: str, seed: int = 0, choice: 
 
 def _root_names(case: Case) -> list[str]:
     losses, outputs = range(len(case.losses)), range(len(case.outputs))
-    held = (case.inputs[place].name for place, _ in case.states)
+    held = (case.inputs[number].name for number, _ in case.states)
     return [*(f"loss{k}" for k in losses), *(f"z{k}" for k in outputs), *(f"{name}.next" for name in held)]
 
 
@@ -221,15 +221,15 @@ def load_case(path: Path | str) -> Saved:
     model = load(path)
     graph = model if isinstance(model, Graph) else model.bind({})
     numbers = tuple(arrays[value.name].astype(value.dtype.numpy) for value in graph.inputs)
-    places = {value.name: k for k, value in enumerate(graph.inputs)}
+    positions = {value.name: k for k, value in enumerate(graph.inputs)}
     roots = graph.outputs
     case = Case(
         graph.inputs,
         numbers,
-        tuple(places[name] for name in about["parameters"]),
+        tuple(positions[name] for name in about["parameters"]),
         tuple(value for name, value in roots.items() if name.startswith("loss")),
         tuple(value for name, value in roots.items() if name.startswith("z")),
-        tuple((places[name], roots[f"{name}.next"]) for name in about["states"]),
+        tuple((positions[name], roots[f"{name}.next"]) for name in about["states"]),
         bool(about["apart"]),
     )
     return Saved(case, str(about["oracle"]), int(about["seed"]), about["options"])

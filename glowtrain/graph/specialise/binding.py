@@ -68,9 +68,9 @@ class Binding:
         return replace(self, values={**self.values, **values})
 
 
-def part_name(name: str, place: int) -> str:
+def part_name(name: str, index: int) -> str:
     """The name of the graph input that is one tensor of a structured input."""
-    return f"{name}.{place}"
+    return f"{name}.{index}"
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,6 @@ def spread(structures: Mapping[str, Structure], inputs: Mapping[str, Any]) -> It
     for name, value in inputs.items():
         if name in structures:
             items = structures[name].items(name, value) or []
-            yield from ((part_name(name, place), item) for place, item in enumerate(items))
+            yield from ((part_name(name, index), item) for index, item in enumerate(items))
         else:
             yield name, value

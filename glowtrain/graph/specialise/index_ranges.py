@@ -122,8 +122,8 @@ class IndexUse:
             return ""
         value = indices[wrong][0]
         found = np.argwhere(array == value) if self.path else np.argwhere(wrong)
-        place = f" at {found[0].tolist()}" if len(found) else ""
-        return f"{self.input.name!r} must hold numbers from {self.allowed} for {self._reader()}, but has {value}{place}"
+        index = f" at {found[0].tolist()}" if len(found) else ""
+        return f"{self.input.name!r} must hold numbers from {self.allowed} for {self._reader()}, but has {value}{index}"
 
     def _reader(self) -> str:
         operands = ", ".join("-" if v is None else v.name or str(v.type) for v in self.reader.inputs)
@@ -152,8 +152,8 @@ def check_constant_indices(node: Node) -> None:
     for position, allowed in node.operator.index_ranges(*types).items():
         value = node.inputs[position]
         if isinstance(value, Constant) and not allowed.holds(value.array) and allowed.violations(value.array).any():
-            place = tuple(np.argwhere(allowed.violations(value.array))[0].tolist())
-            raise node.operator.fail(f"index {value.array[place]} at {list(place)} is not in {allowed}", *types)
+            index = tuple(np.argwhere(allowed.violations(value.array))[0].tolist())
+            raise node.operator.fail(f"index {value.array[index]} at {list(index)} is not in {allowed}", *types)
 
 
 def _direct(nodes: Iterable[Node]) -> Iterator[_Use]:

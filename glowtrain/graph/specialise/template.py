@@ -31,29 +31,29 @@ def whole_extents(name: str, dims: Mapping[str, Any]) -> dict[str, int]:
     return {symbol: int(extent) for symbol, extent in dims.items()}
 
 
-def no_model(given: object) -> str:
+def no_model(value: object) -> str:
     """``not Quantized; give its .model``: what was given in place of a graph or a template, and what to give."""
-    inner, advice = getattr(given, "model", None), "see gt.load, gt.model"
-    if hasattr(given, "state_dict"):
+    inner, advice = getattr(value, "model", None), "see gt.load, gt.model"
+    if hasattr(value, "state_dict"):
         advice = "make a model of PyTorch's module: gt.from_torch(module, example)"
     if isinstance(inner, (Graph, Template)):
         advice = "give its .model"
     elif isinstance(inner, MethodType):
         advice = "give its .model()"
-    return f"not {kind_of(given)}; {advice}"
+    return f"not {kind_of(value)}; {advice}"
 
 
-def no_graph(given: object) -> str:
+def no_graph(value: object) -> str:
     """The same where a graph is wanted."""
-    inner, bound = getattr(given, "model", None), getattr(given, "graph", None)
-    if isinstance(given, Template):
+    inner, bound = getattr(value, "model", None), getattr(value, "graph", None)
+    if isinstance(value, Template):
         advice = "bind its dimensions: .bind(dims)"
     elif isinstance(inner, Template):
         other = ", or its .graph" if isinstance(bound, Graph) else ""
         advice = f"give its .model with bound dimensions: .model.bind(dims){other}"
     else:
-        return no_model(given)
-    return f"not {kind_of(given)}; {advice}"
+        return no_model(value)
+    return f"not {kind_of(value)}; {advice}"
 
 
 @dataclass(frozen=True, eq=False)
