@@ -92,7 +92,9 @@ def run(test: ConformanceCase, backend: str) -> ConformanceOutcome:
 def _reason(trace: str) -> str:
     """The message at the end of a traceback, in one line."""
     lines = [line.strip() for line in trace.strip().splitlines()]
-    starts = [place for place, line in enumerate(lines) if line.startswith(("glowtrain.errors.", "AssertionError"))]
+    starts = [
+        position for position, line in enumerate(lines) if line.startswith(("glowtrain.errors.", "AssertionError"))
+    ]
     text = " ".join(line for line in lines[starts[-1] :] if line) if starts else lines[-1]
     return text.removeprefix("glowtrain.errors.")[:300]
 

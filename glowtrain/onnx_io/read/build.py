@@ -123,7 +123,7 @@ class Builder:
         types = self.binding.parts[name]
         if types is None:
             return None
-        return tuple(Input(type_, part_name(name, place)) for place, type_ in enumerate(types))
+        return tuple(Input(type_, part_name(name, position)) for position, type_ in enumerate(types))
 
     def run(self, graph: GraphProto) -> None:
         """Add every node of a graph."""
@@ -192,13 +192,13 @@ class Builder:
         """The tensors that a node reads; ``None`` where an optional one is absent."""
         return [self.tensor(name, self.what(node)) if name else None for name in node.input]
 
-    def constant(self, node: NodeProto, place: int, name: str) -> Array | None:
+    def constant(self, node: NodeProto, position: int, name: str) -> Array | None:
         """The elements of an input that must be known now; ``None`` if it is absent."""
-        if place >= len(node.input) or not node.input[place]:
+        if position >= len(node.input) or not node.input[position]:
             return None
-        value = self.tensor(node.input[place], self.what(node))
+        value = self.tensor(node.input[position], self.what(node))
         if not isinstance(value, Constant):
-            raise self.unknown(value, f"{self.what(node)}: input {place} ({name}, {node.input[place]!r})")
+            raise self.unknown(value, f"{self.what(node)}: input {position} ({name}, {node.input[position]!r})")
         return value.array
 
     def unknown(self, value: Value, what: str) -> ModelError:
@@ -220,9 +220,9 @@ class Builder:
         cls = class_of(node)
         if cls is None:
             raise UnsupportedOperatorError(f"{self.what(node)} is not supported")
-        places = static_inputs(cls)
-        statics = {name: self.constant(node, place, name) for place, name in places.items()}
-        inputs = [self.operand(name, node) for place, name in enumerate(node.input) if place not in places]
+        positions = static_inputs(cls)
+        statics = {name: self.constant(node, position, name) for position, name in positions.items()}
+        inputs = [self.operand(name, node) for position, name in enumerate(node.input) if position not in positions]
         while inputs and inputs[-1] is None:
             inputs.pop()
         types = tuple(None if value is None else value.type for value in map(whole, inputs))
@@ -230,12 +230,12 @@ class Builder:
         call = NodeCall(node, self.recipe.title, types, present, {}, self.recipe.folder)
         operator = operator_from(call, cls)
         if any(isinstance(value, Ragged) for value in inputs):
-            return follow(operator, inputs, self.made(operator, operator.counted(*inputs), node))
-        results = self.made(operator, [whole(value) for value in inputs], node)
+            return follow(operator, inputs, self.build(operator, operator.counted(*inputs), node))
+        results = self.build(operator, [whole(value) for value in inputs], node)
         sizes = operator.data_dependent_sizes(*types)
         return ragged(results, sizes) if sizes else results
 
-    def made(self, operator: Operator, inputs: list[Value | None], node: NodeProto) -> tuple[Value, ...]:
+    def build(self, operator: Operator, inputs: list[Value | None], node: NodeProto) -> tuple[Value, ...]:
         """The outputs of a new node, or constants; what is made of integers for weights is known by those integers."""
         if isinstance(operator, SeededDraw) and operator.seed is None:
             operator = replace(operator, seed=self.seed())
@@ -269,7 +269,7 @@ def leaves_of(value: Value) -> list[Value]:
 def _result(name: str, bound: Bound, outputs: dict[str, Value]) -> Result:
     """What a call returns for an output, whose tensors are added to ``outputs``."""
     if isinstance(bound, tuple):
-        return tuple(_result(part_name(name, place), item, outputs) for place, item in enumerate(bound))
+        return tuple(_result(part_name(name, position), item, outputs) for position, item in enumerate(bound))
     if isinstance(bound, Ragged):
         outputs[name], outputs[f"{name}.size"] = bound.value, bound.size
         return Trimmed(name, f"{name}.size", bound.axis)
@@ -319,4 +319,4 @@ def cast_like_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     assert like is not None
     attributes = attributes_of(builder, node)
     cast = Cast(like.dtype, bool(attributes.get("saturate", 1)), attributes.get("round_mode", "up"))
-    return (x,) if x.dtype == like.dtype else builder.made(cast, [x], node)
+    return (x,) if x.dtype == like.dtype else builder.build(cast, [x], node)

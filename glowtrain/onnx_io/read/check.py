@@ -108,10 +108,10 @@ def _parts(data: bytes, span: tuple[int, int], wanted: int) -> Iterator[tuple[in
 
 def _varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
     number = 0
-    for place, byte in enumerate(data[position : min(stop, position + 10)]):
-        number |= (byte & 127) << 7 * place
+    for at, byte in enumerate(data[position : min(stop, position + 10)]):
+        number |= (byte & 127) << 7 * at
         if byte < 128:
-            return number, position + place + 1
+            return number, position + at + 1
     return 0, stop
 
 
@@ -304,6 +304,6 @@ def check_operands(graph: GraphProto, title: str) -> None:
         if "" not in node.input:
             continue
         schema = _schema_at(node.op_type, defs.onnx_opset_version(), "") if is_standard(node.domain) else None
-        for place, (name, expected) in enumerate(zip(node.input, schema.inputs if schema else (), strict=False)):
+        for position, (name, expected) in enumerate(zip(node.input, schema.inputs if schema else (), strict=False)):
             if not name and expected.option == required:
-                raise ModelError(f"{title}: {describe(node)}: input {place} ({expected.name}) is absent")
+                raise ModelError(f"{title}: {describe(node)}: input {position} ({expected.name}) is absent")

@@ -59,13 +59,13 @@ class Exported:
         Stored values of which nothing is known may be parameters. Others among the sources are those whose shapes
         went into a constant.
         """
-        return any(self.kinds.get(source) == PARAMETER or self._unmarked(source) for source in self.made_of(name))
+        return any(self.kinds.get(source) == PARAMETER or self._unmarked(source) for source in self.sources_of(name))
 
     def _unmarked(self, name: str) -> bool:
         known = name in self.kinds or name in self.folded
         return name in self.stored and not known and not _COMPUTED.fullmatch(name)
 
-    def made_of(self, name: str) -> set[str]:
+    def sources_of(self, name: str) -> set[str]:
         """A value, and all that it was folded from."""
         waiting, seen = [name], {name}
         while waiting:

@@ -177,10 +177,10 @@ def _reshaped(model: _Opening, node: NodeProto) -> list[int] | None:
     before, now = shapes
     into = result.type.shape
     axes = [axis for axis, (old, new) in enumerate(zip(before, now, strict=True)) if old != new]
-    place = _place(model, before, axes[0], into) if len(axes) == 1 and 0 not in into else None
-    if place is None:
+    position = _place(model, before, axes[0], into) if len(axes) == 1 and 0 not in into else None
+    if position is None:
         raise ModelError(f"{model.what(node)} of {list(before)} to {list(into)} does not say where the batch goes")
-    return [-1 if axis == place else extent for axis, extent in enumerate(into)]
+    return [-1 if axis == position else extent for axis, extent in enumerate(into)]
 
 
 def _place(model: _Opening, before: Shape, axis: int, into: Shape) -> int | None:
@@ -192,14 +192,14 @@ def _place(model: _Opening, before: Shape, axis: int, into: Shape) -> int | None
         return axis if kept else None
     ((outside, inside),) = ways
     outside, inside = math.prod(before[:axis]) * outside, inside * math.prod(before[axis + 1 :])
-    places = list(_places(outside, inside, model.batch, into))
-    alone = [found for found in places if found[:2] == (1, 1)]
-    if not alone and len(places) != 1:
+    positions = list(_places(outside, inside, model.batch, into))
+    alone = [found for found in positions if found[:2] == (1, 1)]
+    if not alone and len(positions) != 1:
         return None
-    outside, inside, place = min(alone or places, key=lambda found: abs(found[2] - axis))
-    if into[place] != model.batch:
-        model.merged.setdefault(into[place], set()).add((outside, inside))
-    return place
+    outside, inside, position = min(alone or positions, key=lambda found: abs(found[2] - axis))
+    if into[position] != model.batch:
+        model.merged.setdefault(into[position], set()).add((outside, inside))
+    return position
 
 
 def _places(outside: int, inside: int, batch: int, into: Shape) -> Iterator[tuple[int, int, int]]:

@@ -103,14 +103,14 @@ def is_weight(array: Array) -> bool:
 
 def _running(node: NodeProto) -> list[str]:
     cls = class_of(node)
-    places = () if cls is None else cls.running_inputs
-    return [name for place, name in enumerate(node.input) if name and place in places]
+    positions = () if cls is None else cls.running_inputs
+    return [name for position, name in enumerate(node.input) if name and position in positions]
 
 
-def is_running(node: NodeProto, place: int) -> bool:
+def is_running(node: NodeProto, position: int) -> bool:
     """Whether an operand is a running statistic."""
     cls = class_of(node)
-    return cls is not None and place in cls.running_inputs
+    return cls is not None and position in cls.running_inputs
 
 
 def _live(graph: GraphProto, arrays: dict[str, Array]) -> set[str]:
@@ -129,7 +129,7 @@ def _live(graph: GraphProto, arrays: dict[str, Array]) -> set[str]:
 def _differentiable_inputs(node: NodeProto, cls: type[Operator] | None, arrays: dict[str, Array]) -> Iterator[str]:
     fixed = set() if cls is None else {*static_inputs(cls), *cls.running_inputs, *cls.setting_inputs}
     initial = () if cls is None else cls.state_inputs
-    for place, name in enumerate(node.input):
-        zero_state = place in initial and name in arrays and not arrays[name].any()
-        if name and place not in fixed and not zero_state:
+    for position, name in enumerate(node.input):
+        zero_state = position in initial and name in arrays and not arrays[name].any()
+        if name and position not in fixed and not zero_state:
             yield name

@@ -118,7 +118,7 @@ def _owners(uses: Iterable[Use], record: Exported) -> dict[Use, str]:
     """The parameter or buffer of the exported program that each use is of, as far as the file says it."""
     together: dict[str, list[Use]] = defaultdict(list)
     for use in uses:
-        if not record.made_of(use.source).isdisjoint(record.inputs.values()):
+        if not record.sources_of(use.source).isdisjoint(record.inputs.values()):
             together[record.program_node(use.node)].append(use)
     return {use: name for text, members in together.items() for use, name in _matched(members, text, record)}
 
@@ -135,7 +135,7 @@ def _matched(uses: Sequence[Use], text: str, record: Exported) -> Iterator[tuple
         return
     rest: list[Use] = []
     for use in uses:
-        own = next((name for name in arguments if name in record.made_of(use.source)), None)
+        own = next((name for name in arguments if name in record.sources_of(use.source)), None)
         if own is None:
             rest.append(use)
         else:
@@ -155,15 +155,15 @@ def _alike(uses: Sequence[Use], lacking: Sequence[str], record: Exported) -> Ite
 
 def _fits(use: Use, name: str, record: Exported) -> bool:
     """Whether a use may be of a parameter: the file lacks it, or it is what the use's initializer was made of."""
-    return name in record.made_of(use.source) or not _is_stored(name, record)
+    return name in record.sources_of(use.source) or not _is_stored(name, record)
 
 
 def _is_stored(name: str, record: Exported) -> bool:
-    return any(name in record.made_of(stored) for stored in record.stored)
+    return any(name in record.sources_of(stored) for stored in record.stored)
 
 
 def _endings(use: Use, record: Exported) -> set[str]:
-    return {_ending(name) for name in record.made_of(use.source).intersection(record.inputs.values())}
+    return {_ending(name) for name in record.sources_of(use.source).intersection(record.inputs.values())}
 
 
 def _ending(name: str) -> str:
@@ -195,7 +195,7 @@ class _Parting:
     def _owner(self, use: Use) -> str:
         """Whose a use is: the initializer's, unless it is known to be another's."""
         owner = self.owners.get(use, use.source)
-        return use.source if owner in self.record.made_of(use.source) else owner
+        return use.source if owner in self.record.sources_of(use.source) else owner
 
     def _name(self, source: str, owner: str) -> str:
         """A name that is not in use: ``source`` for its own first group; the owner's, unless its value was changed."""
@@ -219,9 +219,9 @@ class _Parting:
         for name, nodes in shared.items():
             if matches(name, patterns):
                 uses = self.readers[name]
-                for place, node in enumerate(nodes):
+                for position, node in enumerate(nodes):
                     own = [use for use in uses if use.node is node]
-                    self.rename(self.scope.fresh(name) if place else name, name, own)
+                    self.rename(self.scope.fresh(name) if position else name, name, own)
 
     def explained(self, name: str) -> bool:
         """Whether the file says of all uses of an initializer that they are of the same parameter."""

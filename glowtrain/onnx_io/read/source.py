@@ -214,12 +214,12 @@ def _ordered(graph: GraphProto, available: set[str]) -> list[NodeProto]:
     readers: dict[str, list[int]] = defaultdict(list)
     missing: list[int] = []
     nodes = list(graph.node)
-    for place, node in enumerate(nodes):
+    for position, node in enumerate(nodes):
         names = {name for name in reads(node) if name not in available}
         missing.append(len(names))
         for name in names:
-            readers[name].append(place)
-        ready = [] if names else [place]
+            readers[name].append(position)
+        ready = [] if names else [position]
         while ready:
             done = nodes[heapq.heappop(ready)]
             ordered.append(done)

@@ -16,7 +16,7 @@ def operand_names(operator: type[Operator], positions: Iterable[int]) -> Iterato
     Inputs that must be known when compiling are attributes here: they are not counted.
     """
     names = _names(operator)
-    return (names[place] if place < len(names) else str(place) for place in positions)
+    return (names[position] if position < len(names) else str(position) for position in positions)
 
 
 def _names(operator: type[Operator]) -> list[str]:
@@ -27,4 +27,4 @@ def _names(operator: type[Operator]) -> list[str]:
     variadic = defs.OpSchema.FormalParameterOption.Variadic
     inputs = defs.get_schema(operator.onnx, operator.domain).inputs
     plain = [value.name for value in inputs if value.option != variadic]
-    return [name for place, name in enumerate(plain) if place not in static]
+    return [name for position, name in enumerate(plain) if position not in static]

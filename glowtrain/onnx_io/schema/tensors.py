@@ -183,10 +183,10 @@ def array_from_sparse(sparse: SparseTensorProto, folder: Path | None, what: str 
         raise ModelError(f"{what}: values{list(values.shape)} do not fit indices{list(indices.shape)}")
     dense = np.zeros(shape, values.dtype)
     try:
-        places = indices if flat else np.ravel_multi_index(tuple(indices.T), shape)
-        if places.size and places.min() < 0:
+        positions = indices if flat else np.ravel_multi_index(tuple(indices.T), shape)
+        if positions.size and positions.min() < 0:
             raise ModelError(f"{what}: an index is negative")
-        dense.reshape(-1)[places] = values
+        dense.reshape(-1)[positions] = values
     except (IndexError, ValueError, TypeError) as error:
         raise ModelError(f"{what} of shape {list(shape)}: {error}") from None
     return dense

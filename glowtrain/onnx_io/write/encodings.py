@@ -75,7 +75,7 @@ def encoding_of(
     return None
 
 
-def own_encoding(operator: Operator, count: int) -> Encoding | None:
+def default_encoding(operator: Operator, count: int) -> Encoding | None:
     """The node for an operator of a package's own domain, as its fields are; ``None`` for other domains."""
     if operator.domain in ("", OWN_DOMAIN, *OPSETS):
         return None

@@ -19,8 +19,8 @@ from glowtrain.onnx_io.write.encodings import (
     ComputedExtent,
     Encoding,
     Extents,
+    default_encoding,
     encoding_of,
-    own_encoding,
     schema_of,
 )
 from glowtrain.onnx_io.write.symbols import Number, Symbols
@@ -248,7 +248,7 @@ class Writer:
         encoding = encoding_of(node.operator, types, self.functions.opset, self.symbols.fields.get(node))
         alone = not node.operator.has("decompose") and not self.functions.standard
         if encoding is None and (node.operator.domain in undecomposed or alone):
-            encoding = own_encoding(node.operator, len(operands))
+            encoding = default_encoding(node.operator, len(operands))
         if encoding is not None:
             self.nodes.append(self.standard(encoding, operands, outputs, name))
             return

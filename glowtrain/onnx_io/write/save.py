@@ -103,20 +103,20 @@ def _model(
     graph: Graph, opset: int, state: Mapping[str, Array], undecomposed: frozenset[str], *, standard: bool
 ) -> tuple[ModelProto, dict[str, Node]]:
     """The model, and the operators that could not be written."""
-    made = Functions(opset, undecomposed=undecomposed, standard=standard)
-    graph, symbols = _written(graph, made)
-    return _of_graph(graph, symbols, state, made), made.missing
+    functions = Functions(opset, undecomposed=undecomposed, standard=standard)
+    graph, symbols = _written(graph, functions)
+    return _of_graph(graph, symbols, state, functions), functions.missing
 
 
-def _written(graph: Graph, made: Functions) -> tuple[Graph, Symbols]:
+def _written(graph: Graph, functions: Functions) -> tuple[Graph, Symbols]:
     """The graph that is written, and the dimensions that stay symbolic: with operators that become functions, unless
     these are not wanted or keep dimensions from being symbolic."""
-    symbols = Symbols() if made.standard else symbols_of(graph, made.opset)
-    if symbols.sources or not (graph.dims or made.standard):
+    symbols = Symbols() if functions.standard else symbols_of(graph, functions.opset)
+    if symbols.sources or not (graph.dims or functions.standard):
         return graph, symbols
-    plain = graph.map(partial(inlined, is_written=made.writes))
-    found = symbols_of(plain, made.opset)
-    return (plain, found) if found.sources or made.standard else (graph, symbols)
+    plain = graph.map(partial(inlined, is_written=functions.writes))
+    found = symbols_of(plain, functions.opset)
+    return (plain, found) if found.sources or functions.standard else (graph, symbols)
 
 
 def _of_graph(graph: Graph, symbols: Symbols, state: Mapping[str, Array], functions: Functions) -> ModelProto:

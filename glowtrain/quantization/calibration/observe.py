@@ -69,8 +69,8 @@ def histogram_observer(
         low, high = ranges[name]
         counts = _state(name, "counts", np.zeros(bins, np.int64))
         x, _ = _finite(value)
-        place = Floor()((x - low) * np.float32(bins / (high - low)))
-        inside = Cast(i64)(Clip()(place, constant(0.0, f32), constant(bins - 1.0, f32)))
+        position = Floor()((x - low) * np.float32(bins / (high - low)))
+        inside = Cast(i64)(Clip()(position, constant(0.0, f32), constant(bins - 1.0, f32)))
         flat = reshape(inside, (value.type.size,))
         updates[counts] = counts + ScatterAdd((bins,))(flat, constant(np.ones(value.type.size, np.int64)))
     return updates

@@ -74,13 +74,13 @@ class _Expanding:
     def real(self, x: Value, scale: Value, zero: Value | None, axis: int = 1) -> Value:
         """The real numbers of a tensor; they share scale and zero point with the QuantizeLinear that made it."""
         maker = x.node
-        if maker is not None and isinstance(maker.operator, QuantizeLinear) and self.alike(maker, scale, zero):
+        if maker is not None and isinstance(maker.operator, QuantizeLinear) and self.matches(maker, scale, zero):
             scale, zero = _given(maker.inputs)[1], (*maker.inputs, None)[2]
         operands = [self.single(part) for part in (scale, zero) if part is not None]
         result: Value = DequantizeLinear(axis)(x, *operands)
         return result
 
-    def alike(self, maker: Node, scale: Value, zero: Value | None) -> bool:
+    def matches(self, maker: Node, scale: Value, zero: Value | None) -> bool:
         """Whether a QuantizeLinear has this scale and zero point."""
         pairs = [(maker.inputs[1], scale), ((*maker.inputs, None)[2], zero)]
         arrays = [[np.zeros(()) if value is None else self.arrays.of(value) for value in pair] for pair in pairs]

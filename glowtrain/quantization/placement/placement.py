@@ -68,7 +68,7 @@ def name_of(node: Node) -> str:
     return node.outputs[0].name or node.name or node.operator.key()
 
 
-def place(graph: Graph, recipe: Recipe) -> Placement:
+def place_rounding(graph: Graph, recipe: Recipe) -> Placement:
     """Decide where a graph (folded, its values named) is rounded.
 
     Raises :class:`QuantizationError` for patterns in ``keep`` and ``only`` that fit nothing.
@@ -201,7 +201,7 @@ class _Placing:
                 found |= {value for value in self.data(node) if value not in self.constants}
             elif role == "passes" and node.inputs[0] in self.grid and not found.isdisjoint(node.outputs):
                 found.add(_first(node))
-        return found - self.outside()
+        return found - self.unrounded_inputs()
 
     def integer_results(self, node: Node) -> set[Value]:
         """The result of a contraction of :data:`INTEGER_RESULTS`, with all that is joined to it."""
@@ -213,7 +213,7 @@ class _Placing:
             value = joined.outputs[0]
         return {value} if value in self.graph.users else set()
 
-    def outside(self) -> set[Value]:
+    def unrounded_inputs(self) -> set[Value]:
         return set() if self.recipe.inputs else set(self.graph.inputs)
 
     def source(self, value: Value, sites: dict[Value, Value]) -> Value:

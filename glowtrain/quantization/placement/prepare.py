@@ -25,7 +25,7 @@ from glowtrain.quantization.calibration.ranges import method_of
 from glowtrain.quantization.checks import check_kind, check_model
 from glowtrain.quantization.export.constants import Arrays
 from glowtrain.quantization.export.fold import folded
-from glowtrain.quantization.placement.placement import Kept, Placement, Weight, place
+from glowtrain.quantization.placement.placement import Kept, Placement, Weight, place_rounding
 from glowtrain.quantization.placement.recipe import Recipe
 from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.quantization.placement.weight_scales import FINEST, Axes, weight_parameters
@@ -107,7 +107,7 @@ def prepared(
 ) -> PreparedModel:
     """:func:`prepare` of a graph that is folded and whose values are named; ``fixed`` are parameters of weights by name
     that are not to be found anew, ``drops`` the places of Dropout, which drops what is rounded."""
-    return _Preparing(place(graph, recipe), profile, recipe, learn, fixed or {}, drops or Drops()).run()
+    return _Preparing(place_rounding(graph, recipe), profile, recipe, learn, fixed or {}, drops or Drops()).run()
 
 
 @dataclass

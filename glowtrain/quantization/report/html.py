@@ -70,10 +70,10 @@ def draw_noise(report: Report, figure: Figure) -> None:
 def _bars(axes: Axes, names: list[str], bars: dict[str, list[float]], told: Callable[[float], str]) -> None:
     """Horizontal bars for each name from the top down, those of one kind in one colour; NaN: none."""
     thickness = 0.38
-    for place, (kind, numbers) in enumerate(bars.items()):
+    for position, (kind, numbers) in enumerate(bars.items()):
         lengths = [number if math.isfinite(number) else 0.0 for number in numbers]
-        middles = [row + (place - (len(bars) - 1) / 2) * thickness for row in range(len(names))]
-        drawn = axes.barh(middles, lengths, thickness, label=kind, color=f"C{place}")
+        middles = [row + (position - (len(bars) - 1) / 2) * thickness for row in range(len(names))]
+        drawn = axes.barh(middles, lengths, thickness, label=kind, color=f"C{position}")
         words = ["" if math.isnan(number) else told(number) for number in numbers]
         axes.bar_label(drawn, words, padding=3, fontsize=8)
     axes.set_yticks(range(len(names)), [figures.short(name) for name in names])

@@ -154,7 +154,7 @@ def _guarded(factor: Value) -> Value:
 
 def _spread(factor: Value, axis: int, rank: int) -> Value:
     """A vector along an axis of a tensor, to broadcast with it."""
-    return reshape(factor, tuple(factor.shape[0] if place == axis else 1 for place in range(rank)))
+    return reshape(factor, tuple(factor.shape[0] if position == axis else 1 for position in range(rank)))
 
 
 def _before_reshapes(value: Value | None) -> Value | None:

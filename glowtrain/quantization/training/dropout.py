@@ -30,9 +30,9 @@ class Drops:
     outputs: dict[str, Chain] = field(default_factory=dict)
     made: dict[tuple[Node, Value], Value] = field(default_factory=dict)
 
-    def operand(self, node: Node, place: int, value: Value, replacements: Replacements) -> Value:
+    def operand(self, node: Node, position: int, value: Value, replacements: Replacements) -> Value:
         """What a node reads: ``value``, dropped where it was."""
-        return self._dropped(value, self.operands.get((node, place), ()), replacements)
+        return self._dropped(value, self.operands.get((node, position), ()), replacements)
 
     def output(self, name: str, value: Value, replacements: Replacements) -> Value:
         """A result of the graph, likewise."""
@@ -66,12 +66,12 @@ class _Removing:
         if isinstance(node.operator, Dropout):
             return self.removed(node, replacements)
         fresh = replacements.refreshed(node)
-        for place, value in enumerate(node.inputs):
+        for position, value in enumerate(node.inputs):
             chain = () if value is None else self.waiting.get(value, ())
-            if chain and place == 0 and _commutes(node):
+            if chain and position == 0 and _commutes(node):
                 self.waiting.update(dict.fromkeys(node.outputs, chain))
             elif chain:
-                self.operands[fresh, place] = chain
+                self.operands[fresh, position] = chain
         return fresh.outputs
 
     def removed(self, node: Node, replacements: Replacements) -> Sequence[Value]:

@@ -190,10 +190,10 @@ def _from_mean(node: Node) -> Sequence[Value] | None:
         return None
     if not isinstance(zero, Constant) or zero.array.any():
         return None
-    places = np.arange(scale.array.size).reshape(scale.shape)
-    owner = np.broadcast_to(operator.layout(x, scale, zero).spread(places), x.shape).ravel()
-    sums = np.bincount(owner, np.abs(x.initial, dtype=np.float64).ravel(), places.size)
-    means = (sums / np.bincount(owner, minlength=places.size)).reshape(scale.shape)
+    positions = np.arange(scale.array.size).reshape(scale.shape)
+    owner = np.broadcast_to(operator.layout(x, scale, zero).spread(positions), x.shape).ravel()
+    sums = np.bincount(owner, np.abs(x.initial, dtype=np.float64).ravel(), positions.size)
+    means = (sums / np.bincount(owner, minlength=positions.size)).reshape(scale.shape)
     first = np.where(means > 0, 2 * means / math.sqrt(limits(zero.dtype)[1]), scale.array)
     return Node(operator, [x, Constant(first.astype(scale.array.dtype), scale.name), zero], node.name).outputs
 

@@ -160,13 +160,13 @@ def scan_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     inner = BodyBuilder(builder.recipe, builder.binding, outer=builder)
     inputs = [Input(type_, value.name) for value, type_ in zip(body.input, types, strict=True)]
     graph = _graph(inner, inputs, inner.tensors(body, inputs), body.name)
-    return builder.made(
+    return builder.build(
         Scan(body=graph, num_captured=len(inner.captured), **attributes), [*operands, *inner.captured], node
     )
 
 
 def _graph(inner: BodyBuilder, inputs: Sequence[Input], results: Sequence[Value], name: str) -> Graph:
-    outputs = {f"{value.name or 'y'}.{place}": value for place, value in enumerate(results)}
+    outputs = {f"{value.name or 'y'}.{position}": value for position, value in enumerate(results)}
     return Graph((*inputs, *inner.captured.values()), outputs, name=name or "body")
 
 
@@ -215,13 +215,13 @@ class _Loop:
             if self.builder.unroll() > MOST_STEPS:
                 raise ModelError(f"{self.what}: with it, more than {MOST_STEPS} steps of loops would be unrolled")
             inputs = [constant(np.int64(step)), constant(True) if going is None else going, *states]
-            kept, *results = branch(self.builder, self.body, inputs)
-            going = kept if isinstance(kept, Value) else None
+            condition, *results = branch(self.builder, self.body, inputs)
+            going = condition if isinstance(condition, Value) else None
             states = results[: len(states)]
             for stack, value in zip(stacks, results[len(states) :], strict=True):
                 stack.append(value)
             step += 1
-        return (*states, *(self._stacked(stack, place) for place, stack in enumerate(stacks)))
+        return (*states, *(self._stacked(stack, position) for position, stack in enumerate(stacks)))
 
     def _stacks(self) -> list[list[Bound]]:
         return [[] for _ in range(len(self.body.output) - 1 - len(self.states))]
@@ -233,13 +233,13 @@ class _Loop:
             raise self.builder.unknown(going, f"{self.what}: its condition")
         return bool(going.array.reshape(()).item())
 
-    def _stacked(self, stack: list[Bound], place: int) -> Value:
+    def _stacked(self, stack: list[Bound], position: int) -> Value:
         """The values that the steps gave for one output, along a new first axis."""
         if not stack:
-            return self._empty(self.body.output[len(self.states) + 1 + place])
+            return self._empty(self.body.output[len(self.states) + 1 + position])
         values = [value for value in stack if isinstance(value, Value)]
         if len(values) < len(stack) or any(value.type != values[0].type for value in values):
-            raise ModelError(f"{self.what}: the steps give different types for scan output {place}")
+            raise ModelError(f"{self.what}: the steps give different types for scan output {position}")
         stacked: Value = Concat(axis=0)(*(Unsqueeze(axes=(0,))(value) for value in values))
         return stacked
 
@@ -259,13 +259,13 @@ class _Loop:
         inputs = [Input(value.type, declared.name) for value, declared in zip(states, self.body.input[2:], strict=True)]
         step = Input(i64[()], "step")
         try:
-            kept, *results = inner.tensors(self.body, [step, constant(True), *inputs])
+            condition, *results = inner.tensors(self.body, [step, constant(True), *inputs])
         except ModelError:
             return None
         if any(before.type != after.type for before, after in zip(inputs, results, strict=False)):
             return None
         begins = self.going is None or _always(self.going)
-        count = static_steps(self.count, kept, step, inputs, states, results) if begins else None
+        count = static_steps(self.count, condition, step, inputs, states, results) if begins else None
         if count is not None:
             if count > MOST_COMPILED:
                 raise ShapeError(f"it runs for {count:,} steps; a compiled loop may run for {MOST_COMPILED:,} at most")
@@ -275,25 +275,25 @@ class _Loop:
         if self.count is None or self.count > MOST_STEPS:
             return None
         steps = constant(np.arange(self.count, dtype=np.int64))
-        return self._stopping(inner, inputs, step, kept, results, [*states, steps])
+        return self._stopping(inner, inputs, step, condition, results, [*states, steps])
 
     def _made(self, graph: Graph, inner: BodyBuilder, operands: list[Value]) -> tuple[Value, ...]:
         scan = Scan(body=graph, num_scan_inputs=1, num_captured=len(inner.captured))
-        return self.builder.made(scan, [*operands, *inner.captured], self.node)
+        return self.builder.build(scan, [*operands, *inner.captured], self.node)
 
     def _stopping(
         self,
         inner: BodyBuilder,
         inputs: list[Input],
         step: Input,
-        kept: Value,
+        condition: Value,
         results: list[Value],
         operands: list[Value],
     ) -> tuple[Bound, ...]:
         """A Scan that keeps its states once the condition has failed, and counts the steps that counted."""
         going, count = Input(boolean[()], "going"), Input(i64[()], "count")
         states = [Where()(going, new, old) for old, new in zip(inputs, results, strict=False)]
-        following = [And()(going, _scalar(kept)), count + Cast(to=i64)(going), *states, *results[len(inputs) :]]
+        following = [And()(going, _scalar(condition)), count + Cast(to=i64)(going), *states, *results[len(inputs) :]]
         graph = _graph(inner, [going, count, *inputs, step], following, self.body.name)
         first = constant(True) if self.going is None else _scalar(self.going)
         _, size, *found = self._made(graph, inner, [first, constant(np.int64(0)), *operands])

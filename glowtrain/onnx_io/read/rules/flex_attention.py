@@ -32,7 +32,7 @@ def flex_attention_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
             inner = BodyBuilder(builder.recipe, builder.binding, outer=builder)
             attributes[name] = _body(inner, attributes[name], scores, f"{what}: {name}")
             captured += inner.captured
-    return builder.made(flex.FlexAttention(**attributes), [*operands, *captured], node)
+    return builder.build(flex.FlexAttention(**attributes), [*operands, *captured], node)
 
 
 def _body(inner: BodyBuilder, proto: Any, scores: TensorType, what: str) -> Graph:

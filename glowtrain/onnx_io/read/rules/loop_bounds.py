@@ -16,21 +16,26 @@ _LARGEST = 1024
 
 
 def static_steps(
-    count: int | None, kept: Value, step: Input, states: Sequence[Input], first: Sequence[Value], after: Sequence[Value]
+    count: int | None,
+    condition: Value,
+    step: Input,
+    states: Sequence[Input],
+    first: Sequence[Value],
+    after: Sequence[Value],
 ) -> int | None:
     """How many steps a loop runs, of ``count`` at most; ``None`` where that depends on more than known numbers.
 
-    ``kept`` is the condition after a step, a function of ``step`` and ``states``; these are ``first`` before the first
-    step, and ``after`` after one.
+    ``condition`` is the condition after a step, a function of ``step`` and ``states``; these are ``first`` before the
+    first step, and ``after`` after one.
     """
-    if isinstance(kept, Constant):
-        return count if kept.array.reshape(()).item() else 1
+    if isinstance(condition, Constant):
+        return count if condition.array.reshape(()).item() else 1
     following = dict(zip(states, after, strict=False))
     begin = {state: value.array for state, value in zip(states, first, strict=True) if isinstance(value, Constant)}
-    counters = _counters(kept, step, following)
+    counters = _counters(condition, step, following)
     if counters is None or any(counter not in begin for counter in counters):
         return None
-    results = [kept, *(following[counter] for counter in counters)]
+    results = [condition, *(following[counter] for counter in counters)]
     nodes = list(topological(results))
     if any(node.operator.random or sum(value.type.size for value in node.outputs) > _LARGEST for node in nodes):
         return None
@@ -46,10 +51,10 @@ def static_steps(
     return count if limit == count else None
 
 
-def _counters(kept: Value, step: Input, following: Mapping[Input, Value]) -> list[Input] | None:
+def _counters(condition: Value, step: Input, following: Mapping[Input, Value]) -> list[Input] | None:
     """The states that the condition depends on, through steps too; ``None`` if it depends on anything else."""
     found: list[Input] = []
-    waiting = [kept]
+    waiting = [condition]
     while waiting:
         for leaf in _leaves(waiting.pop()):
             if isinstance(leaf, Constant) or leaf is step or leaf in found:

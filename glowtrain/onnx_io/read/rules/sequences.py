@@ -39,15 +39,15 @@ def at_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
 def insert_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """SequenceInsert: one more tensor, at the end where no position is given."""
     sequence = _first(builder, node)
-    place = _place(builder, node, 2, len(sequence), len(sequence))
-    return ((*sequence[:place], builder.tensor(node.input[1], builder.what(node)), *sequence[place:]),)
+    position = _place(builder, node, 2, len(sequence), len(sequence))
+    return ((*sequence[:position], builder.tensor(node.input[1], builder.what(node)), *sequence[position:]),)
 
 
 def erase_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """SequenceErase: all but one tensor, the last where no position is given."""
     sequence = _first(builder, node)
-    place = _place(builder, node, 1, len(sequence), len(sequence) - 1)
-    return ((*sequence[:place], *sequence[place + 1 :]),)
+    position = _place(builder, node, 1, len(sequence), len(sequence) - 1)
+    return ((*sequence[:position], *sequence[position + 1 :]),)
 
 
 def _first(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
@@ -59,10 +59,10 @@ def _place(builder: Builder, node: NodeProto, operand: int, length: int, last: i
     given = builder.constant(node, operand, "position")
     if given is None:
         return last
-    place = int(given.reshape(()).item())
-    if not -length <= place <= last:
-        raise ModelError(f"{builder.what(node)}: position {place} is outside a sequence of {length}")
-    return place + length if place < 0 else place
+    position = int(given.reshape(()).item())
+    if not -length <= position <= last:
+        raise ModelError(f"{builder.what(node)}: position {position} is outside a sequence of {length}")
+    return position + length if position < 0 else position
 
 
 def concat_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
@@ -72,8 +72,8 @@ def concat_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     if not parts:
         raise ModelError(f"{builder.what(node)}: the sequence is empty")
     if attributes.get("new_axis", 0):
-        parts = [builder.made(Unsqueeze(axes=(axis,)), [part], node)[0] for part in parts]
-    return builder.made(Concat(axis=axis), list(parts), node)
+        parts = [builder.build(Unsqueeze(axes=(axis,)), [part], node)[0] for part in parts]
+    return builder.build(Concat(axis=axis), list(parts), node)
 
 
 def split_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
@@ -90,9 +90,9 @@ def split_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
             pieces_of = f"{extent} elements in pieces of {chunk}"
             raise ModelError(f"{builder.what(node)}: {pieces_of}; there can be {MOST_PIECES} of them")
         sizes = tuple(min(chunk, extent - start) for start in range(0, extent, chunk))
-    pieces = builder.made(Split(split=sizes, axis=axis), [x], node)
+    pieces = builder.build(Split(split=sizes, axis=axis), [x], node)
     if split is None and not attributes.get("keepdims", 1):
-        pieces = tuple(builder.made(Squeeze(axes=(axis,)), [piece], node)[0] for piece in pieces)
+        pieces = tuple(builder.build(Squeeze(axes=(axis,)), [piece], node)[0] for piece in pieces)
     return (pieces,)
 
 
@@ -107,7 +107,7 @@ def map_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     if any(len(items) != length for items in lists):
         raise ModelError(f"{builder.what(node)}: the sequences have different lengths")
     results = [branch(builder, body, items) for items in zip(*lists, strict=True)]
-    return tuple(tuple(result[place] for result in results) for place in range(len(body.output)))
+    return tuple(tuple(result[position] for result in results) for position in range(len(body.output)))
 
 
 def optional_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:

@@ -89,7 +89,7 @@ def _tile(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     if len(node.input) < 3:
         return []
     (count,), (axis,) = (
-        _initializer(node, node.input[place], what, scope) for place, what in ((1, "tiles"), (2, "axis"))
+        _initializer(node, node.input[position], what, scope) for position, what in ((1, "tiles"), (2, "axis"))
     )
     rank = next((len(v.type.tensor_type.shape.dim) for v in scope.graph.input if v.name == node.input[0]), None)
     if rank is None and axis < 0:
@@ -97,7 +97,7 @@ def _tile(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     del node.input[1:]
     if rank is None:
         raise ModelError(f"{describe(node)}: in this form it is supported for inputs of the model only")
-    return _constant(node, "repeats", [count if place == axis % rank else 1 for place in range(rank)], scope)
+    return _constant(node, "repeats", [count if position == axis % rank else 1 for position in range(rank)], scope)
 
 
 def _initializer(node: NodeProto, name: str, what: str, scope: UpgradeScope) -> list[int]:

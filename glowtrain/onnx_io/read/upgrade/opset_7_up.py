@@ -93,11 +93,11 @@ def _stem(node: NodeProto) -> str:
 
 def take(node: NodeProto, name: str) -> AttributeProto | None:
     """Remove an attribute from a node and give it, if it is there."""
-    for place, attribute in enumerate(node.attribute):
+    for position, attribute in enumerate(node.attribute):
         if attribute.name == name:
             found = AttributeProto()
             found.CopyFrom(attribute)
-            del node.attribute[place]
+            del node.attribute[position]
             return found
     return None
 
@@ -107,10 +107,10 @@ def has(node: NodeProto, name: str) -> bool:
     return any(attribute.name == name for attribute in node.attribute)
 
 
-def read_at(node: NodeProto, place: int, name: str) -> None:
+def read_at(node: NodeProto, position: int, name: str) -> None:
     """Make a value the node's input at a place; those before it that are not there are absent."""
-    node.input.extend([""] * (place + 1 - len(node.input)))
-    node.input[place] = name
+    node.input.extend([""] * (position + 1 - len(node.input)))
+    node.input[position] = name
 
 
 def to_inputs(*names: str, of_input_type: tuple[str, ...] = (), first: int = 1) -> Step:
@@ -118,7 +118,7 @@ def to_inputs(*names: str, of_input_type: tuple[str, ...] = (), first: int = 1) 
 
     def step(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
         before: list[NodeProto] = []
-        for place, name in enumerate(names, first):
+        for position, name in enumerate(names, first):
             attribute = take(node, name)
             if attribute is None:
                 continue
@@ -126,7 +126,7 @@ def to_inputs(*names: str, of_input_type: tuple[str, ...] = (), first: int = 1) 
             if name in of_input_type:
                 cast = scope.fresh(f"{_stem(node)}.{name}")
                 before.append(helper.make_node("CastLike", [before[-1].output[0], node.input[0]], [cast]))
-            read_at(node, place, before[-1].output[0])
+            read_at(node, position, before[-1].output[0])
         return before
 
     return step
@@ -194,11 +194,13 @@ def _per_channel(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """Scale and bias had one element for each group."""
     before: list[NodeProto] = []
     groups = [attribute for attribute in node.attribute if attribute.name == "num_groups"]
-    for place, what in ((1, "scale"), (2, "bias")):
+    for position, what in ((1, "scale"), (2, "bias")):
         name = scope.fresh(f"{_stem(node)}.{what}")
-        before.append(helper.make_node("GroupParameter", [node.input[0], node.input[place]], [name], domain=OWN_DOMAIN))
+        before.append(
+            helper.make_node("GroupParameter", [node.input[0], node.input[position]], [name], domain=OWN_DOMAIN)
+        )
         before[-1].attribute.extend(groups)
-        node.input[place] = name
+        node.input[position] = name
     return before
 
 

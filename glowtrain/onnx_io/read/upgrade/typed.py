@@ -25,12 +25,12 @@ def flattened_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     plain = helper.make_node(kind, list(node.input), list(node.output), node.name, axis=-1)
     if start == x.rank - 1:
         return builder.apply(plain)
-    (flat,) = builder.made(Flatten(axis=start), [x], node)
+    (flat,) = builder.build(Flatten(axis=start), [x], node)
     plain.input[0] = f"{node.output[0]}.flat"
     builder.environment[plain.input[0]] = flat
     (y,) = builder.apply(plain)
     assert isinstance(y, Value)
-    return builder.made(Reshape(shape=x.shape, allowzero=True), [y], node)
+    return builder.build(Reshape(shape=x.shape, allowzero=True), [y], node)
 
 
 def group_parameter_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
@@ -44,7 +44,7 @@ def group_parameter_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]
         )
     channels = x.shape[1]
     wide = Expand(shape=(groups, channels // groups))(Reshape(shape=(groups, 1))(parameter))
-    return builder.made(Reshape(shape=(channels,)), [wide], node)
+    return builder.build(Reshape(shape=(channels,)), [wide], node)
 
 
 def aligned_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
@@ -54,7 +54,7 @@ def aligned_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     missing = left.rank - (axis + left.rank if axis < 0 else axis) - right.rank
     if missing <= 0:
         return (right,)
-    return builder.made(Unsqueeze(axes=tuple(range(right.rank, right.rank + missing))), [right], node)
+    return builder.build(Unsqueeze(axes=tuple(range(right.rank, right.rank + missing))), [right], node)
 
 
 def slope_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
@@ -62,4 +62,4 @@ def slope_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     x, slope = (builder.tensor(name, builder.what(node)) for name in node.input)
     if slope.rank != 1 or x.rank <= 2:
         return (slope,)
-    return builder.made(Unsqueeze(axes=tuple(range(1, x.rank - 1))), [slope], node)
+    return builder.build(Unsqueeze(axes=tuple(range(1, x.rank - 1))), [slope], node)
