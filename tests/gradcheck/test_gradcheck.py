@@ -13,7 +13,7 @@ import pytest
 from glowtrain import losses
 from glowtrain.errors import InputError, VerificationError
 from glowtrain.gradcheck import ChoiceDraw, GradcheckReport, check, check_registry
-from glowtrain.gradcheck.draw import MARGIN, placed
+from glowtrain.gradcheck.draw import MARGIN, map_into
 from glowtrain.gradcheck.operators.differences import compared
 from glowtrain.gradcheck.operators.oracles import check_sample
 from glowtrain.gradcheck.report.report import merged
@@ -135,7 +135,7 @@ def test_shapes_with_tails_have_long_axes_and_up_to_five() -> None:
 
 
 def test_placed_covers_every_piece() -> None:
-    values = placed(np.linspace(0.01, 0.99, 99), -1.0, 1.0, (0.0,))
+    values = map_into(np.linspace(0.01, 0.99, 99), -1.0, 1.0, (0.0,))
     assert (np.diff(values) > 0).all()
     assert values[0] < -0.9 < 0.9 < values[-1]
 

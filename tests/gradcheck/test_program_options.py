@@ -13,7 +13,7 @@ from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.programs.options import CHOICES, Choice, described, drawn_choice, options_for
 from glowtrain.gradcheck.programs.programs import drawn_case
 from glowtrain.gradcheck.programs.rungs import PROGRAM_ORACLES, Rungs, check_case
-from glowtrain.program.passes.residuals import waiting
+from glowtrain.program.passes.residuals import saved_activations
 from glowtrain.program.passes.residuals.forward_part import forward_part
 from glowtrain.program.program import Instruction, Program
 from glowtrain.stages import Options
@@ -84,7 +84,7 @@ def test_rounding_what_the_forward_part_reads_is_seen(monkeypatch: pytest.Monkey
         outputs = set(program.outputs.values())
         return frozenset(i for i in forward_part(program, variables) if outputs.isdisjoint(i.written))
 
-    monkeypatch.setattr(waiting, "forward_part", without_outputs)
+    monkeypatch.setattr(saved_activations, "forward_part", without_outputs)
     for example in range(50, 60):
         measures = check_case(drawn_case(11, example), ["program"], 0, {"residuals": "bf16"})
         if any(measure.status == "failed" for measure in measures):

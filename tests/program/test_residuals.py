@@ -17,7 +17,7 @@ from glowtrain.program.memory.plan import plan
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.parse import parse
 from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
-from glowtrain.program.passes.residuals import saved, storing
+from glowtrain.program.passes.residuals import saved_activations, storing
 from glowtrain.program.passes.residuals.forward_part import forward_part
 from glowtrain.program.passes.residuals.residuals import NarrowResiduals
 from glowtrain.program.passes.residuals.saved_activations import narrow_saved
@@ -269,13 +269,13 @@ def test_bits_that_are_cut_in_place_of_rounding_are_seen(monkeypatch: pytest.Mon
 
 @pytest.mark.exhaustive
 def test_a_forward_part_that_reads_what_was_rounded_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = saved._SavedActivations.stored
+    stored = saved_activations._SavedActivations.stored
 
-    def wrong(self: saved._SavedActivations) -> list[object]:
+    def wrong(self: saved_activations._SavedActivations) -> list[object]:
         result = stored(self)
         return [storing.reading(i, self.among.narrow) if n == len(result) // 4 else i for n, i in enumerate(result)]
 
-    monkeypatch.setattr(saved._SavedActivations, "stored", wrong)
+    monkeypatch.setattr(saved_activations._SavedActivations, "stored", wrong)
     assert differing(20) > 5
 
 
@@ -287,5 +287,5 @@ def test_a_reader_of_what_waits_that_reads_f32_is_seen(monkeypatch: pytest.Monke
         calls.append(instruction)
         return instruction if len(calls) % 3 == 0 else reading(instruction, narrow)
 
-    monkeypatch.setattr(saved, "reading", wrong)
+    monkeypatch.setattr(saved_activations, "reading", wrong)
     assert differing(20) > 10

@@ -18,7 +18,7 @@ from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.quantization import Recipe, Scheme, folded
 from glowtrain.quantization.export.constants import Arrays, named, with_state
-from glowtrain.quantization.placement.placement import Placement, name_of, place
+from glowtrain.quantization.placement.placement import Placement, name_of, place_rounding
 from glowtrain.types import f32, i4, i8, u8
 from tests.quantization.models import branches, conv_norm, images, mobile, state_of, transformer
 
@@ -28,7 +28,7 @@ def graph_of(model: Template, batch: int = 2) -> Graph:
 
 
 def placed(model: Template, recipe: Recipe | None = None) -> Placement:
-    return place(graph_of(model), recipe or Recipe())
+    return place_rounding(graph_of(model), recipe or Recipe())
 
 
 def reasons(placement: Placement) -> dict[str, str]:
@@ -78,7 +78,7 @@ class TestFolding:
 
         graph = graph_of(read_twice)
         assert [type(node.operator).__name__ for node in graph.nodes] == ["Conv", "BatchNormalization", "Add"]
-        assert reasons(place(graph, Recipe()))["norm"] == "has no integer form"
+        assert reasons(place_rounding(graph, Recipe()))["norm"] == "has no integer form"
 
     def test_weights_that_two_layers_share_are_folded_for_each(self) -> None:
         @gt.model(x=f32["batch", 3, 8, 8])
