@@ -53,14 +53,14 @@ class Adding:
         try:
             return self._placed(new, prepared(new.name, new.model, new.terms))
         except DependentRowsError:
-            if new.terms.batches_asked or not isinstance(new.model, Graph):
+            if new.terms.wants_batches or not isinstance(new.model, Graph):
                 raise
         return self._placed(new, prepared(new.name, new.model, new.terms, batched=False))
 
-    def _placed(self, new: NewNetwork, form: ServedModel) -> Network:
+    def _placed(self, new: NewNetwork, served: ServedModel) -> Network:
         if new.accept is not None:
-            new.accept(form.signature)
-        network = Network(new.name, new.version, form.signature, form.service(new.service), self._trace)
+            new.accept(served.signature)
+        network = Network(new.name, new.version, served.signature, served.service(new.service), self._trace)
         if network.updates and new.replicas > 1:
             raise InputError(f"network {new.name} updates variables: they would differ in its {new.replicas} replicas")
         if new.replicas > len(new.managers):
@@ -69,24 +69,26 @@ class Adding:
         try:
             with ExitStack() as undo:
                 for _ in range(new.replicas):
-                    network.attach(self._replica(network, form, new.managers, undo))
+                    network.attach(self._replica(network, served, new.managers, undo))
                 undo.pop_all()
         except (MemoryError, DeviceError) as error:
             if not isinstance(error, MemoryError) and not isinstance(error.__cause__, MemoryError):
                 raise
-            rows = f" with batches of {form.sizes[-1]:,} rows; make them smaller" if form.sizes else ""
+            rows = f" with batches of {served.sizes[-1]:,} rows; make them smaller" if served.sizes else ""
             raise ProvisionError(f"network {new.name}: the memory does not suffice{rows}: {error}") from error
         return network
 
     def _replica(
-        self, network: Network, form: ServedModel, wanted: Sequence[DeviceManager], undo: ExitStack
+        self, network: Network, served: ServedModel, wanted: Sequence[DeviceManager], undo: ExitStack
     ) -> Replica:
         """One more placement, on devices that have none of this network where there are enough of them; it has run."""
-        busy = {manager for replica in network.replicas for manager in replica.placed.managers}
+        busy = {manager for replica in network.replicas for manager in replica.placement.managers}
         free = [manager for manager in wanted if manager not in busy]
-        placed = self._provisioner.place(network.name, form.partitions, free if len(free) >= form.stages else wanted)
-        undo.callback(placed.release)
-        warm_up(placed, form)
-        replica = Replica(network, placed)
+        placement = self._provisioner.place(
+            network.name, served.partitions, free if len(free) >= served.stages else wanted
+        )
+        undo.callback(placement.release)
+        warm_up(placement, served)
+        replica = Replica(network, placement)
         undo.callback(replica.first.detach, replica)
         return replica

@@ -35,13 +35,13 @@ def in_threads(calls: Sequence[Callable[[], None]], deadline: Deadline) -> list[
     """Make calls, all at the same time; they are waited for until a deadline. What they have raised by then."""
     problems: list[Exception] = []
 
-    def made(call: Callable[[], None]) -> None:
+    def run(call: Callable[[], None]) -> None:
         try:
             call()
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever wanted the calls is told
             problems.append(error)
 
-    threads = [Thread(target=made, args=[call], name="runtime leaving", daemon=True) for call in calls]
+    threads = [Thread(target=run, args=[call], name="runtime leaving", daemon=True) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -34,7 +34,7 @@ from glowtrain.runtime.request.call import NetworkCall
 from glowtrain.runtime.request.request import NetworkRequest, RequestFuture
 from glowtrain.runtime.retiring import Retiring
 from glowtrain.runtime.training import TrainingNetwork
-from glowtrain.runtime.training_parts import placed_training
+from glowtrain.runtime.training_parts import place_training
 from glowtrain.runtime.watch import RuntimeWatch
 from glowtrain.trainer import Trainer
 from glowtrain.types import Array
@@ -162,9 +162,9 @@ class HostManager:
         managers = managers[:parts]
         count("batch_size", batch_size), count("queue", queue)
         with ExitStack() as undo:
-            placed = placed_training(text("a training's name", name), trainer, batch_size, parts, managers, undo)
+            placement = place_training(text("a training's name", name), trainer, batch_size, parts, managers, undo)
             undo.pop_all()
-        training = TrainingNetwork(name, trainer, batch_size, parts, placed, queue, self._registry.drop_training)
+        training = TrainingNetwork(name, trainer, batch_size, parts, placement, queue, self._registry.drop_training)
         self._registry.add_training(training)
         if (closed := self._registry.closed) is not None:
             training.close(closed)

@@ -63,7 +63,7 @@ class Terms:
     partition: Partition | Cut | None = None
 
     @property
-    def batches_asked(self) -> bool:
+    def wants_batches(self) -> bool:
         """Whether somebody said that there be batches."""
         return self.max_batch is not None or self.batch_sizes is not None
 
@@ -73,13 +73,13 @@ def prepared(name: str, model: Model, terms: Terms, *, batched: bool = True) -> 
 
     Raises :class:`InputError` for batches that a model cannot have, :class:`BindingError` for dimensions.
     """
-    model, asked = _model(name, model), terms.batches_asked
+    model, wants_batches = _model(name, model), terms.wants_batches
     sizes = _sizes(name, terms.max_batch, terms.batch_sizes)
     graphs: dict[int | None, Graph]
     if isinstance(model, Template):
-        graphs = _bound(name, model, sizes, terms.dims or {}, asked)
+        graphs = _bound(name, model, sizes, terms.dims or {}, wants_batches)
     else:
-        graphs = {_own_size(name, model, sizes, terms.dims, asked) if batched else None: model}
+        graphs = {_own_size(name, model, sizes, terms.dims, wants_batches) if batched else None: model}
     largest = graphs[max(graphs, key=lambda size: size or 0)]
     signature = signature_of(name, largest, batched=None not in graphs)
     return ServedModel(signature, graphs, _cut(name, graphs, terms.partition))
@@ -123,7 +123,7 @@ def _powers(name: str, largest: Any) -> tuple[int, ...]:
 
 
 def _bound(
-    name: str, template: Template, sizes: Sequence[int], dims: Mapping[str, int], asked: bool
+    name: str, template: Template, sizes: Sequence[int], dims: Mapping[str, int], wants_batches: bool
 ) -> dict[int | None, Graph]:
     """A template bound to each size of a batch, or as it is where nothing is left open. Raises :class:`BindingError`
     for dimensions that it does not have."""
@@ -133,27 +133,31 @@ def _bound(
     symbol = batch_symbol(template)
     open_dims(template, symbol)
     if symbol is None:
-        _no_batches(name, asked, "its inputs have no open first dimension in common")
+        _no_batches(name, wants_batches, "its inputs have no open first dimension in common")
         return {None: template.bind({})}
     graphs: dict[int | None, Graph] = {size: template.bind({symbol: size}) for size in sizes}
     wrong = [size for size, graph in graphs.items() if size is not None and not gives_rows(graph, size)]
     if not wrong and not any(graph.updates for graph in graphs.values()):
         return graphs
-    _no_batches(name, asked, "not all of its outputs have a row for each row of the inputs, or it updates variables")
+    _no_batches(
+        name, wants_batches, "not all of its outputs have a row for each row of the inputs, or it updates variables"
+    )
     if len(graphs) == 1:
         return {None: next(iter(graphs.values()))}
     raise InputError(f"network {name} cannot have batches of several sizes; bind it: dims={{{symbol!r}: ...}}")
 
 
-def _own_size(name: str, graph: Graph, sizes: Sequence[int], dims: Mapping[str, int] | None, asked: bool) -> int | None:
+def _own_size(
+    name: str, graph: Graph, sizes: Sequence[int], dims: Mapping[str, int] | None, wants_batches: bool
+) -> int | None:
     """The size of the batch that a graph is bound to; None if its first axes are no rows, or have none."""
     if dims:
         raise InputError(f"network {name}: the graph is bound already; dims are for a template")
     first = graph.inputs[0].shape[:1] if graph.inputs else ()
     if first in ((), (0,)) or graph.updates or not gives_rows(graph, first[0]):
-        _no_batches(name, asked, "not all of its inputs and outputs have as many rows, or it updates variables")
+        _no_batches(name, wants_batches, "not all of its inputs and outputs have as many rows, or it updates variables")
         return None
-    if asked and sizes[-1] != first[0]:
+    if wants_batches and sizes[-1] != first[0]:
         raise InputError(
             f"network {name}: the graph is bound to batches of {first[0]}, so they cannot be of {sizes[-1]}; give the "
             "template, or a graph of that size"
@@ -161,8 +165,8 @@ def _own_size(name: str, graph: Graph, sizes: Sequence[int], dims: Mapping[str, 
     return int(first[0])
 
 
-def _no_batches(name: str, asked: bool, why: str) -> None:
-    if asked:
+def _no_batches(name: str, wants_batches: bool, why: str) -> None:
+    if wants_batches:
         raise InputError(f"network {name} cannot be batched: {why}; leave max_batch and batch_sizes out")
 
 

@@ -97,7 +97,7 @@ class Network:
         """A call as a request, checked; with ``copied`` it does not change when the arrays do that were given. Raises
         :class:`InputError` for what does not fit the network."""
         arrays, rows = self.signature.checked(call.inputs, copied=copied)
-        request = NetworkRequest(arrays, rows, self.signature.asked(call.outputs), call.priority, tell=self._count)
+        request = NetworkRequest(arrays, rows, self.signature.requested(call.outputs), call.priority, tell=self._count)
         if call.timeout is not None:
             request.deadline = request.arrival + call.timeout
         return request
@@ -122,7 +122,7 @@ class Network:
         for replica in self.replicas:
             replica.first.wake()
         if not self.replicas:  # the last device was lost meanwhile
-            self.fail_waiting(self.unavailable())
+            self.fail_queued(self.unavailable())
         return request.future
 
     def run_or_enqueue(self, request: NetworkRequest) -> RequestFuture:
@@ -203,7 +203,7 @@ class Network:
         if lost:
             self.replicas = tuple(replica for replica in self.replicas if replica not in lost)
             if not self.replicas:
-                self.fail_waiting(self.unavailable())
+                self.fail_queued(self.unavailable())
         return lost
 
     # --- its end ------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Network:
         with self._lock:
             self._closed = self._closed or why
 
-    def fail_waiting(self, error: UnavailableError) -> None:
+    def fail_queued(self, error: UnavailableError) -> None:
         """Answer all requests that wait with an error."""
         for request in self.queue.drain():
             request.fail(error)
@@ -236,7 +236,7 @@ class Network:
         if not self.replicas:
             raise self.unavailable()
         found: dict[str, Array] = {}
-        for manager, variables in self.replicas[0].placed.variables.values():
+        for manager, variables in self.replicas[0].placement.variables.values():
             found |= manager.call(variables.read_all, f"reading variables of {self.name}")
         return found
 

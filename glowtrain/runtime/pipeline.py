@@ -20,7 +20,7 @@ from glowtrain.presentation.words import kind_of, listed
 from glowtrain.runtime.deadline import Deadline
 from glowtrain.runtime.request.call import NetworkCall
 from glowtrain.runtime.request.request import RequestFuture
-from glowtrain.runtime.signature import asked_outputs
+from glowtrain.runtime.signature import requested_outputs
 from glowtrain.types import Array
 
 Ask = Callable[[NetworkCall], RequestFuture]
@@ -51,7 +51,7 @@ class Pipeline:
         does, :class:`InputError` for unknown inputs and outputs, and :class:`UnknownNetworkError`."""
         if call.version is not None:
             raise InputError(f"{self.name} is a pipeline, which has no versions; {call.version!r} is asked for")
-        outputs = asked_outputs(self.name, self.outputs, call.outputs)
+        outputs = requested_outputs(self.name, self.outputs, call.outputs)
         feeds = [link.feeds or {name: name for name in inputs_of(link.network)} for link in self.links]
         self._check_inputs(call.inputs, feeds)
         return _Run(self, call, outputs, feeds, ask).start()

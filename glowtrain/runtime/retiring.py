@@ -32,10 +32,10 @@ class Retiring:
             self.networks = (*self.networks, network)
         gone = UnavailableError(f"network {network.name}, version {network.version}: {why}")
         if not drain or not network.drained(deadline.left):
-            network.fail_waiting(gone)
+            network.fail_queued(gone)
             network.drained(deadline.left)  # what runs ends by itself
         replicas, network.replicas = network.replicas, ()
-        network.fail_waiting(gone)
+        network.fail_queued(gone)
         leave(replicas, deadline)
         with self._lock:
             self.networks = tuple(each for each in self.networks if each is not network)

@@ -70,9 +70,9 @@ class NetworkSignature:
             rows.add(len(array) if self.batched else 1)
         return rows.pop() if len(rows) == 1 and 0 not in rows else None
 
-    def asked(self, outputs: Collection[str] | None) -> tuple[str, ...]:
+    def requested(self, outputs: Collection[str] | None) -> tuple[str, ...]:
         """The outputs that a request asks for; all by default. Raises :class:`InputError` for unknown ones."""
-        return asked_outputs(self.name, self.outputs, outputs)
+        return requested_outputs(self.name, self.outputs, outputs)
 
     def _problem(self, name: str, array: Array) -> str:
         spec = self.inputs[name]
@@ -105,18 +105,18 @@ class NetworkSignature:
             yield np.take(array, np.minimum(np.arange(begin, begin + self.size), len(array) - 1), axis=0)
 
 
-def asked_outputs(name: str, known: Collection[str], outputs: Collection[str] | None) -> tuple[str, ...]:
+def requested_outputs(name: str, available: Collection[str], outputs: Collection[str] | None) -> tuple[str, ...]:
     """The outputs that a request asks for, of those that ``name`` has; all by default. Raises :class:`InputError` for
     unknown ones."""
     if outputs is None:
-        return tuple(known)
+        return tuple(available)
     if isinstance(outputs, str):
         raise InputError(f"{name}: outputs are a list of names, not a text: [{outputs!r}]")
-    given: Any = outputs
-    if not isinstance(given, Collection):
-        raise InputError(f"{name}: outputs are a list of names, not {kind_of(given)}")
-    if wrong := [repr(each) for each in given if not isinstance(each, str) or each not in known]:
-        raise InputError(f"{name} has no output {', '.join(wrong)}; it has {listed(known)}")
+    names: Any = outputs
+    if not isinstance(names, Collection):
+        raise InputError(f"{name}: outputs are a list of names, not {kind_of(names)}")
+    if wrong := [repr(each) for each in names if not isinstance(each, str) or each not in available]:
+        raise InputError(f"{name} has no output {', '.join(wrong)}; it has {listed(available)}")
     return tuple(dict.fromkeys(outputs))
 
 

@@ -20,7 +20,7 @@ from glowtrain.grad.training import LOSS
 from glowtrain.presentation.words import plural
 from glowtrain.runtime.checks import seconds
 from glowtrain.runtime.deadline import NEVER, Deadline, in_threads
-from glowtrain.runtime.placement.replica import Placed
+from glowtrain.runtime.placement.replica import NetworkPlacement
 from glowtrain.runtime.request.request import RequestFuture
 from glowtrain.runtime.training_parts import StepRunner, check_part, run_part
 from glowtrain.trainer import Trainer
@@ -63,7 +63,7 @@ class TrainingNetwork:
         trainer: Trainer,
         batch_size: int,
         parts: int,
-        placements: Sequence[Placed],
+        placements: Sequence[NetworkPlacement],
         queue: int,
         gone: Callable[[TrainingNetwork], None],
     ) -> None:
@@ -79,7 +79,7 @@ class TrainingNetwork:
         self._placements = list(placements)
         devices, cut = len(placements), parts > 1
         self._runners = [
-            StepRunner(placed, range(n, parts, devices) if cut else ()) for n, placed in enumerate(placements)
+            StepRunner(placement, range(n, parts, devices) if cut else ()) for n, placement in enumerate(placements)
         ]
         self._changed = Condition()
         self._queue: deque[TrainingStep] = deque()
@@ -263,8 +263,8 @@ class TrainingNetwork:
             raise UnavailableError(
                 f"training {self.name}: not all devices made the last update; go back to a checkpoint"
             )
-        for placed in self._placements:
-            ((manager, variables),) = placed.variables.values()
+        for placement in self._placements:
+            ((manager, variables),) = placement.variables.values()
             if manager.lost is None:
                 return manager.call(variables.read_all, f"reading variables of {self.name}")
         raise UnavailableError(f"training {self.name}: no device is left that has its variables")
@@ -309,7 +309,7 @@ class TrainingNetwork:
             self._idle(deadline.left)  # what runs ends by itself
         placements, self._placements, self.ended = self._placements, [], True
         self._gone(self)
-        return in_threads([placed.release for placed in placements], deadline)
+        return in_threads([placement.release for placement in placements], deadline)
 
 
 def _fail(steps: Iterable[TrainingStep], error: Exception) -> None:

@@ -17,7 +17,7 @@ from glowtrain.runtime.device.device_manager import DeviceManager, Task
 from glowtrain.runtime.partition.partition import Part, Partition, whole
 from glowtrain.runtime.placement.executor import Executor
 from glowtrain.runtime.placement.provisioner import Provisioner
-from glowtrain.runtime.placement.replica import Placed
+from glowtrain.runtime.placement.replica import NetworkPlacement
 from glowtrain.trainer import Trainer
 from glowtrain.trainer.micro_batches.split import AUTO
 from glowtrain.types import Array
@@ -29,8 +29,8 @@ UPDATE = "update"
 class StepRunner:
     """The functions of one device: those of its parts of the batch, by their numbers, and the update."""
 
-    def __init__(self, placed: Placed, numbers: Sequence[int]) -> None:
-        (executor,) = placed.executors.values()
+    def __init__(self, placement: NetworkPlacement, numbers: Sequence[int]) -> None:
+        (executor,) = placement.executors.values()
         *parts, update = (Executor(each.part.name, [each], {n: n for n in each.part.gives}) for each in executor.parts)
         self.parts = dict(zip(numbers, parts, strict=True))
         self.update = update
@@ -52,9 +52,9 @@ def check_part(function: Executor, inputs: Mapping[str, Array]) -> None:
     check_inputs(part.graph, {name: inputs[name] for name in part.takes})
 
 
-def placed_training(
+def place_training(
     name: str, trainer: Trainer, batch_size: int, parts: int, managers: Sequence[DeviceManager], undo: ExitStack
-) -> list[Placed]:
+) -> list[NetworkPlacement]:
     """A trainer's functions on devices: part k of the batch on device k modulo their number.
 
     The budget of the trainer is that of the step, or of each part's gradients. Raises :class:`InputError` for a batch
@@ -73,9 +73,9 @@ def placed_training(
         raise InputError(f"training {name}: a batch of {batch_size} cannot be cut into {parts} equal parts")
     found = []
     for number, partition in enumerate(_partitions(name, trainer, batch_size, parts, len(managers))):
-        placed = Provisioner(managers[number : number + 1]).place(name, {None: partition})
-        undo.callback(placed.release)
-        found.append(placed)
+        placement = Provisioner(managers[number : number + 1]).place(name, {None: partition})
+        undo.callback(placement.release)
+        found.append(placement)
     return found
 
 

@@ -16,7 +16,7 @@ from glowtrain.graph import Graph
 from glowtrain.graph.specialise.index_ranges import IndexRange
 from glowtrain.runtime.models import ServedModel
 from glowtrain.runtime.placement.executor import Executor
-from glowtrain.runtime.placement.replica import Placed
+from glowtrain.runtime.placement.replica import NetworkPlacement
 from glowtrain.types import Array
 
 
@@ -24,23 +24,23 @@ class DependentRowsError(InputError):
     """An example's answer depends on the others in its batch."""
 
 
-def warm_up(placed: Placed, form: ServedModel) -> None:
+def warm_up(placement: NetworkPlacement, model: ServedModel) -> None:
     """Run every function of a placement that updates nothing.
 
     Raises :class:`DependentRowsError` where rows depend on each other, :class:`DeviceError` for what goes wrong.
     """
     generator = np.random.default_rng(7)
-    for size, graph in form.graphs.items():
+    for size, graph in model.graphs.items():
         if graph.updates:
             continue
         inputs = example_inputs(graph, generator)
-        outputs = _run(placed.executors[size], inputs)
+        outputs = _run(placement.executors[size], inputs)
         if size is not None and size > 1:
             for row in (0, -1):
                 others = example_inputs(graph, generator)
                 for name, array in inputs.items():
                     others[name][row] = array[row]
-                _compare(form.signature.name, row, outputs, _run(placed.executors[size], others))
+                _compare(model.signature.name, row, outputs, _run(placement.executors[size], others))
 
 
 def example_inputs(graph: Graph, generator: np.random.Generator) -> dict[str, Array]:

@@ -49,7 +49,7 @@ def test_values_between_parts_take_memory_of_runs_before() -> None:
     partition, whole = _diamond()
     with HostManager([HostDevice("a", threads=1), HostDevice("b", threads=1)]) as host:
         network = host.add_network("diamond", whole, partition=partition)
-        (executor,) = network.replicas[0].placed.executors.values()
+        (executor,) = network.replicas[0].placement.executors.values()
         for _ in range(50):
             host.run_sync("diamond", {"x": np.ones((4, 3), np.float32)})
         kept = executor.pool._free

@@ -352,7 +352,7 @@ def test_weights_are_read_from_copies_where_memory_is_not_limited(memory: str | 
         own = sum(array.nbytes for array in network.variables().values())
         assert (host.status()[0].used - own >= copying) == (memory is None)
         np.testing.assert_array_equal(host.run_sync("net", inputs)["y"], gt.compile(graph)(inputs)["y"])
-        (manager, variables), *_ = network.replicas[0].placed.variables.values()
+        (manager, variables), *_ = network.replicas[0].placement.variables.values()
         doubled = 2 * network.variables()["conv.weight"]
         manager.call(lambda: variables.write("conv.weight", doubled), "writing")
         function = gt.compile(graph)

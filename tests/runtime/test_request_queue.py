@@ -68,7 +68,7 @@ def test_the_bound_is_exact(steps: list[tuple[str, int, int]]) -> None:
         elif chosen is not None and (chosen.future.cancel() if step == "cancel" else chosen.fail(ValueError())):
             waiting.remove(chosen)
         assert len(queue) == len(waiting)
-        assert queue.rows == sum(each.waiting for each in waiting)
+        assert queue.rows == sum(each.queued_rows for each in waiting)
 
 
 def test_what_was_begun_goes_on_first() -> None:

@@ -116,13 +116,13 @@ def test_indices_that_are_out_of_range(rows: int, wrong: int) -> None:
 )
 def test_outputs_that_it_does_not_have(outputs: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        signature().asked(outputs)
+        signature().requested(outputs)
 
 
 def test_outputs_in_the_order_that_was_asked_for() -> None:
-    assert signature().asked(None) == ("y", "z")
-    assert signature().asked(["z", "y", "z"]) == ("z", "y")
-    assert signature().asked(()) == ()
+    assert signature().requested(None) == ("y", "z")
+    assert signature().requested(["z", "y", "z"]) == ("z", "y")
+    assert signature().requested(()) == ()
 
 
 def test_without_batches() -> None:

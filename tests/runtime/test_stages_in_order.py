@@ -27,7 +27,7 @@ def test_stage_k_goes_to_device_k() -> None:
     with HostManager([HostDevice(name, threads=1) for name in "abc"]) as host:
         for order in (["a", "b", "c"], ["c", "a", "b"]):
             network = host.add_network("chain", graph, partition=partition, devices=order)
-            (executor,) = network.replicas[0].placed.executors.values()
+            (executor,) = network.replicas[0].placement.executors.values()
             assert [placed.manager.name for placed in executor.parts] == order
             host.remove_network("chain")
 

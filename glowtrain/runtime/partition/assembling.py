@@ -109,8 +109,8 @@ class _Assembling:
         for other in reversed(range(index)):
             draft = self.drafts[other]
             if draft.group.stage == stage and variable in draft.reads and other not in self._awaited(index):
-                made = [value for node in draft.nodes for value in node.outputs if value in draft.reads]
-                token = min(draft.gives or made or [variable], key=lambda value: value.type.nbytes)
+                results = [value for node in draft.nodes for value in node.outputs if value in draft.reads]
+                token = min(draft.gives or results or [variable], key=lambda value: value.type.nbytes)
                 draft.gives[token] = None
                 self.drafts[index].takes[token] = None
 
@@ -142,7 +142,9 @@ class _Assembling:
         taken = {value: permuted(source, inverse(self._order(value))) for value, source in inputs.items()}
         updates = draft.updates
         values = rebuild([*draft.gives, *updates.values()], taken)
-        gives = {self._name(v): permuted(made, self._order(v)) for v, made in zip(draft.gives, values, strict=False)}
+        gives = {
+            self._name(v): permuted(results, self._order(v)) for v, results in zip(draft.gives, values, strict=False)
+        }
         new = dict(zip(updates, values[len(gives) :], strict=True))
         own = tuple(value for value in self.graph.inputs if value in draft.reads)
         return Graph((*own, *inputs.values()), gives, new, name)

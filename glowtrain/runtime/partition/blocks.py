@@ -51,7 +51,7 @@ class ValueFlow:
 def flows(graph: Graph, positions: Positions, storage: Storage) -> list[ValueFlow]:
     """The values that nodes make and others read, as far as they are stored, and variables: what is inlined is read as
     that of which it is computed."""
-    return list(_Flows(graph, positions, storage).found())
+    return list(_Flows(graph, positions, storage).flows())
 
 
 @dataclass
@@ -62,7 +62,7 @@ class _Flows:
     stored: dict[Value, frozenset[Value]] = field(default_factory=dict)
     """The stored values that readers of a value read."""
 
-    def found(self) -> Iterator[ValueFlow]:
+    def flows(self) -> Iterator[ValueFlow]:
         order = {node: index for index, node in enumerate(self.graph.nodes)}
         readers: dict[Value, list[Node]] = {}
         for node in self.graph.nodes:
@@ -76,20 +76,20 @@ class _Flows:
                     read = readers.get(value, [])
                     last = max([order[node], *(order[reader] for reader in read), kept.get(value, 0)])
                     at = frozenset(self.positions.of_node[reader] for reader in read)
-                    made = self.positions.of_node[node]
-                    within = self._within(value, made, read) if value in self.storage.fused else 0
-                    yield ValueFlow(value.type.nbytes, made, at, order[node], last, within)
+                    maker = self.positions.of_node[node]
+                    within = self._within(value, maker, read) if value in self.storage.fused else 0
+                    yield ValueFlow(value.type.nbytes, maker, at, order[node], last, within)
 
     def _variables(self, readers: Mapping[Value, Sequence[Node]]) -> Iterator[ValueFlow]:
         """Variables, which other stages than theirs take as values; where they are, they are no activations."""
-        for variable, made in self.positions.of_variable.items():
+        for variable, maker in self.positions.of_variable.items():
             at = frozenset(self.positions.of_node[reader] for reader in readers.get(variable, ()))
-            yield ValueFlow(variable.type.nbytes, made, at, last=-1)
+            yield ValueFlow(variable.type.nbytes, maker, at, last=-1)
 
-    def _within(self, value: Value, made: int, readers: Sequence[Node]) -> int:
+    def _within(self, value: Value, maker: int, readers: Sequence[Node]) -> int:
         """The last forward node that reads a value made by one."""
         forward = self.positions.forward
-        if forward[made] is not value.node:
+        if forward[maker] is not value.node:
             return 0
         positions = [self.positions.of_node[reader] for reader in readers]
         return max((at for at, reader in zip(positions, readers, strict=True) if forward[at] is reader), default=0)
@@ -142,19 +142,19 @@ class NodeBlocks:
     def time(self, facts: DeviceFacts) -> Array:
         """Nanoseconds of each range on a device: its work, what comes and goes, and a call."""
         own = [sum(self.work[node].nanoseconds(facts) for node in nodes) for nodes in self.nodes]
-        return self._sums(own) + (self.taken + self.given) / (facts.link or facts.bandwidth) + facts.launch
+        return self._sums(own) + (self.bytes_in + self.bytes_out) / (facts.link or facts.bandwidth) + facts.launch
 
     def unsupported(self, device: Device) -> Array:
         """How many nodes of each range a device does not support."""
         return self._sums([sum(not device.supports(node.operator) for node in nodes) for nodes in self.nodes])
 
     @cached_property
-    def taken(self) -> Array:
+    def bytes_in(self) -> Array:
         """Bytes that each range takes from others, each value once."""
         return self._between(lambda made, read: read & ~made)
 
     @cached_property
-    def given(self) -> Array:
+    def bytes_out(self) -> Array:
         """Bytes that each range makes and others take, each value once."""
         return self._between(lambda made, read: made & read, outside=True)
 
@@ -162,7 +162,7 @@ class NodeBlocks:
     def memory(self) -> Array:
         """Bytes that each range takes on a device: its variables, constants and activations, and what it takes and
         gives."""
-        return self._variables() + self._constants() + self._activations() + self.taken + self.given
+        return self._variables() + self._constants() + self._activations() + self.bytes_in + self.bytes_out
 
     def _variables(self) -> Array:
         sizes = Counter[int]()
@@ -207,10 +207,10 @@ class NodeBlocks:
         for flow in self.flows:
             sizes[self.of(flow.made), frozenset(map(self.of, flow.read))] += flow.nbytes
         total = np.zeros((self.count + 1, self.count + 1))
-        for (made, read), nbytes in sizes.items():
-            if read - {made}:
+        for (maker, read), nbytes in sizes.items():
+            if read - {maker}:
                 reading = self._not_all(read) if outside else self._any(read)
-                total += nbytes * counts(self._any({made}), reading)
+                total += nbytes * counts(self._any({maker}), reading)
         return total
 
     def _not_all(self, blocks: Collection[int]) -> Array:

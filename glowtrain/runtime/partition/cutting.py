@@ -42,12 +42,12 @@ def least_sum(costs: Sequence[Array], *, every: bool) -> ChosenCuts | None:
     return _chosen(costs, np.add, every=every)
 
 
-def balanced(times: Sequence[Array], taken: Array, *, every: bool) -> ChosenCuts | None:
-    """The ranges whose slowest takes the least time, or nearly, with the fewest bytes ``taken`` from others."""
+def balanced(times: Sequence[Array], bytes_in: Array, *, every: bool) -> ChosenCuts | None:
+    """The ranges whose slowest takes the least time, or nearly, with the fewest bytes ``bytes_in`` from others."""
     fastest = least_largest(times, every=every)
     if fastest is None:
         return None
-    bytes_ = [np.where(time <= fastest.largest * NEARLY, taken, np.inf) for time in times]
+    bytes_ = [np.where(time <= fastest.largest * NEARLY, bytes_in, np.inf) for time in times]
     fewest = least_sum(bytes_, every=every)
     assert fewest is not None
     slowest = max(time[at] for time, at in zip(times, fewest.ranges, strict=True) if at[0] < at[1])

@@ -68,12 +68,12 @@ def _rendered(partition: Partition, path: Path) -> bytes:
 def _draw(partition: Partition, figure: Figure) -> None:
     axes = figure.add_subplot()
     lanes = {stage: -number for number, stage in enumerate(sorted(partition.stages))}
-    places = {part.name: (float(column), float(lanes[part.stage])) for column, part in enumerate(partition.parts)}
+    positions = {part.name: (float(column), float(lanes[part.stage])) for column, part in enumerate(partition.parts)}
     most = max((crossing.nbytes for crossing in crossings(partition)), default=1)
     for crossing in crossings(partition):
-        _arrow(axes, crossing, places, most)
+        _arrow(axes, crossing, positions, most)
     for part in partition.parts:
-        _box(axes, part, *places[part.name])
+        _box(axes, part, *positions[part.name])
     axes.set_xlim(-0.6, len(partition.parts) - 0.4)
     axes.set_ylim(-len(lanes) + 0.4, 0.6)
     axes.set_yticks(list(lanes.values()), [f"stage {stage}" for stage in lanes])
@@ -96,19 +96,21 @@ def _box(axes: Axes, part: Part, x: float, y: float) -> None:
     axes.text(x, y, text, ha="center", va="center", fontsize=8, linespacing=1.4)
 
 
-def _arrow(axes: Axes, crossing: Crossing, places: dict[str, tuple[float, float]], most: int) -> None:
+def _arrow(axes: Axes, crossing: Crossing, positions: dict[str, tuple[float, float]], most: int) -> None:
     """An arrow from the side of the giver to that of the taker; over parts in between it takes a bow, and what it says
     stands near its beginning, where nothing else does."""
-    (x, y), (to_x, to_y) = places[crossing.giver.name], places[crossing.taker.name]
+    (x, y), (to_x, to_y) = positions[crossing.giver.name], positions[crossing.taker.name]
     start, end = (x + BOX[0] / 2, y), (to_x - BOX[0] / 2, to_y)
     far = to_x - x > 1
     bow = 0.0 if not far else 0.18 if y == to_y else 0.3
     width = THINNEST + (THICKEST - THINNEST) * crossing.nbytes / max(most, 1)
     style = {"arrowstyle": "-|>", "linewidth": width, "color": "#7f8894", "connectionstyle": f"arc3,rad={bow}"}
     axes.annotate("", xy=end, xytext=start, arrowprops=style)
-    place = _along(start, end, bow, 0.3 if far and y != to_y else 0.5)
+    position = _along(start, end, bow, 0.3 if far and y != to_y else 0.5)
     label = f"{plural(len(crossing.values), 'value')}\n{byte_text(crossing.nbytes)}"
-    axes.text(*place, label, ha="center", va="center", fontsize=7, bbox={"facecolor": "white", "alpha": 0.8, "lw": 0})
+    axes.text(
+        *position, label, ha="center", va="center", fontsize=7, bbox={"facecolor": "white", "alpha": 0.8, "lw": 0}
+    )
 
 
 def _along(start: tuple[float, float], end: tuple[float, float], bow: float, at: float) -> tuple[float, float]:

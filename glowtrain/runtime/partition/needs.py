@@ -40,8 +40,8 @@ def stage_needs(partition: Partition, stage: int, device: Device) -> int:
     parts = partition.of_stage(stage)
     variables = {variable.name: variable for part in parts for variable in part.graph.variables}
     taken = 0 if device.shares_memory else max(_size(part.graph.inputs) for part in parts)
-    made = compiled(parts, device.backend, limited=device.facts.memory is not None)
-    own = sum(device.needs(part.graph, executable) for part, executable in made)
+    executables = compiled(parts, device.backend, limited=device.facts.memory is not None)
+    own = sum(device.needs(part.graph, executable) for part, executable in executables)
     return _size(variables.values()) + own + taken
 
 

@@ -206,7 +206,7 @@ class _Partitioner:
         return begun_at(self.cuts, self.positions)
 
     @cached_property
-    def said(self) -> dict[int, int]:
+    def stated_stages(self) -> dict[int, int]:
         """The stage of positions, where it was said."""
         found = stages_of(self.stages, self.homes, self.positions)
         if found and max(found.values()) >= len(self.devices):
@@ -219,9 +219,11 @@ class _Partitioner:
     def blocks(self) -> NodeBlocks:
         forward = self.positions.forward
         able = [tuple(device.supports(node.operator) for device in self.devices) for node in forward]
-        changes = {place for place in range(1, len(able)) if able[place] != able[place - 1]}
-        sides = {place for before in self.said for place in (before, before + 1)}
-        ends = {place for place in sides if self.said.get(place) != self.said.get(place - 1)} - {len(forward)}
+        changes = {position for position in range(1, len(able)) if able[position] != able[position - 1]}
+        sides = {position for before in self.stated_stages for position in (before, before + 1)}
+        ends = {
+            position for position in sides if self.stated_stages.get(position) != self.stated_stages.get(position - 1)
+        } - {len(forward)}
         least = len(self.devices) if self.every else 1
         return in_blocks(self.prepared, self.positions, self.storage, {*self.begun, *changes, *ends}, least)
 
@@ -237,7 +239,7 @@ class _Partitioner:
         found = []
         for stage, device in enumerate(self.devices):
             own = uncut & (blocks.unsupported(device) == 0)
-            for position, other in self.said.items():
+            for position, other in self.stated_stages.items():
                 if other != stage:
                     at = blocks.of(position)
                     own &= ~((first <= at) & (at < behind))
@@ -264,7 +266,7 @@ class _Partitioner:
             np.where(own & (share * scale <= 1.0), time, np.inf)
             for own, share, time in zip(self.possible, self.shares, self.times, strict=True)
         ]
-        return balanced(costs, self.blocks.taken, every=self.every)
+        return balanced(costs, self.blocks.bytes_in, every=self.every)
 
     def _tightest(self) -> Partition:
         """The ranges that take the least share of memory. Raises :class:`PartitionError` if they do not fit."""
@@ -278,7 +280,7 @@ class _Partitioner:
         return found
 
     def _unsupported(self) -> str:
-        said = ", as cuts=, stages= and like= say" if self.said or self.begun else ""
+        said = ", as cuts=, stages= and like= say" if self.stated_stages or self.begun else ""
         names = ", ".join(device.name for device in self.devices)
         return (
             f"{self.graph.name} cannot be cut into stages on {names}, in this order{said}, so that each has only "

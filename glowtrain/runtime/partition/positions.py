@@ -37,7 +37,7 @@ class Positions:
 
 def positions(graph: Graph) -> Positions:
     """The positions of a graph that has nodes."""
-    return _Finding(graph).found()
+    return _Finding(graph).computed()
 
 
 @dataclass
@@ -58,7 +58,7 @@ class _Finding:
                 if value.node is not None or isinstance(value, Variable):
                     self.at_hand.setdefault(value, set()).add(position)
 
-    def found(self) -> Positions:
+    def computed(self) -> Positions:
         rest = [node for node in self.graph.nodes if node not in self.of_node]
         for node in rest:
             self._follow_operands(node)
@@ -92,17 +92,17 @@ class _Finding:
 
     def _follow_cotangents(self, node: Node) -> None:
         """Move a node that reads nothing of the forward way on to what reads it, where no more bytes go there so."""
-        made = [value for value in _read(node) if value.node is not None]
-        place = max(self._readers(node), default=self.last)
-        if not made or place >= self.of_node[node] or any(value in self.at_hand for value in _read(node)):
+        results = [value for value in _read(node) if value.node is not None]
+        position = max(self._readers(node), default=self.last)
+        if not results or position >= self.of_node[node] or any(value in self.at_hand for value in _read(node)):
             return
-        more = sum(value.type.nbytes for value in made if not self._is_read(value, node, place))
+        more = sum(value.type.nbytes for value in results if not self._is_read(value, node, position))
         if more <= sum(value.type.nbytes for value in node.outputs):
-            self.of_node[node] = place
+            self.of_node[node] = position
 
-    def _is_read(self, value: Value, besides: Node, place: int) -> bool:
+    def _is_read(self, value: Value, besides: Node, position: int) -> bool:
         """Whether a value goes to a position, or before it, for another node anyway."""
-        return any(self.of_node[node] <= place for node in self.graph.users[value] if node is not besides)
+        return any(self.of_node[node] <= position for node in self.graph.users[value] if node is not besides)
 
     def _readers(self, node: Node) -> list[int]:
         """The positions of what reads a node."""

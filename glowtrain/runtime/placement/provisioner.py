@@ -25,7 +25,7 @@ from glowtrain.runtime.device.device_manager import DeviceManager, failure
 from glowtrain.runtime.partition.needs import compiled
 from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.runtime.placement.executor import Executor, PlacedPart
-from glowtrain.runtime.placement.replica import Placed
+from glowtrain.runtime.placement.replica import NetworkPlacement
 from glowtrain.types import Array
 
 Partitions = Mapping["int | None", Partition]
@@ -41,7 +41,9 @@ class Provisioner:
     def __init__(self, managers: Sequence[DeviceManager]) -> None:
         self.managers = tuple(managers)
 
-    def place(self, name: str, partitions: Partitions, managers: Sequence[DeviceManager] | None = None) -> Placed:
+    def place(
+        self, name: str, partitions: Partitions, managers: Sequence[DeviceManager] | None = None
+    ) -> NetworkPlacement:
         """A placement of a network on some of the devices, by default on any. Each part has run nowhere yet.
 
         Raises :class:`ProvisionError` where a stage fits on no device, with what each of them says,
@@ -50,7 +52,7 @@ class Provisioner:
         placing = Placing(name, partitions, self._in_service(name, managers or self.managers))
         with ExitStack() as undo:
             placing.everything(undo)
-            return placing.placed(undo.pop_all().close)
+            return placing.placement(undo.pop_all().close)
 
     def _in_service(self, name: str, managers: Sequence[DeviceManager]) -> list[DeviceManager]:
         found = [manager for manager in managers if manager.lost is None]
@@ -84,11 +86,11 @@ class Placing:
         for stage, manager in self.chosen.items():
             self._load(stage, manager, undo)
 
-    def placed(self, release: Callable[[], None]) -> Placed:
+    def placement(self, release: Callable[[], None]) -> NetworkPlacement:
         """What has been made."""
         executors = {size: self._executor(size) for size in self.partitions}
         variables = {stage: (self.chosen[stage], held) for stage, held in self.variables.items()}
-        return Placed(executors, variables, self.used, release)
+        return NetworkPlacement(executors, variables, self.used, release)
 
     def _executor(self, size: int | None) -> Executor:
         partition = self.partitions[size]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Placed:
+class NetworkPlacement:
     """What the provisioner made: executors by the size of the batch (``None`` for a network without batches), the
     variables of each stage, the bytes taken of each device, and how to give all of it back."""
 
@@ -58,14 +58,14 @@ class Flight:
 class Replica:
     """A placement at work for a network."""
 
-    def __init__(self, network: Network, placed: Placed) -> None:
+    def __init__(self, network: Network, placement: NetworkPlacement) -> None:
         self.network = network
-        self.placed = placed
-        executor = next(iter(placed.executors.values()))
+        self.placement = placement
+        executor = next(iter(placement.executors.values()))
         self.first = executor.first
         self.alone = len(executor.parts) == 1
         """Whether a run is one call of one device."""
-        self.depth = 1 if self.alone or network.updates else len(placed.managers) + 1
+        self.depth = 1 if self.alone or network.updates else len(placement.managers) + 1
         """Batches under way at once."""
         self._flights: set[Flight] = set()
         """Batches under way."""
@@ -78,7 +78,7 @@ class Replica:
     @property
     def in_service(self) -> bool:
         """Whether all of its devices are."""
-        return all(manager.lost is None for manager in self.placed.managers)
+        return all(manager.lost is None for manager in self.placement.managers)
 
     def forget(self, request: NetworkRequest) -> None:
         """A request that this thread was to run is no longer under way."""
@@ -94,7 +94,7 @@ class Replica:
             self._gone = True
             self._changed.wait_for(lambda: not self._flights)
         try:
-            self.placed.release()
+            self.placement.release()
         except Exception as error:  # noqa: BLE001 - whoever had it leave is told
             self.problem = error
 
@@ -159,7 +159,7 @@ class Replica:
 
     def _run(self, flight: Flight) -> None:
         batch, began = flight.batch, time.monotonic()
-        executor = self.placed.executors[batch.size]
+        executor = self.placement.executors[batch.size]
         try:
             inputs = batch.inputs()
             filled = time.monotonic()

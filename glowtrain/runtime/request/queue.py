@@ -103,7 +103,7 @@ class RequestQueue:
         self._overdue.pop(request, None)
         if request in self._waiting:
             del self._waiting[request]
-            self.rows -= request.waiting
+            self.rows -= request.queued_rows
         if not self._waiting:
             self._ranked.clear()
             self._urgent.clear()
@@ -118,12 +118,12 @@ class RequestQueue:
                     if late:  # expire() answers it: nobody's code runs while locks are held
                         self._overdue[request] = None
                     continue
-                rows = min(room, request.waiting)
+                rows = min(room, request.queued_rows)
                 found.append(Segment(request, request.taken, request.taken + rows))
                 request.taken += rows
                 self.rows -= rows
                 room -= rows
-                if not request.waiting:
+                if not request.queued_rows:
                     self._drop(request)
         return found
 

@@ -114,7 +114,7 @@ class NetworkRequest:
         return float("inf") if self.deadline is None else self.deadline - self.arrival
 
     @property
-    def waiting(self) -> int:
+    def queued_rows(self) -> int:
         """Rows that are in no batch yet."""
         return self.rows - self.taken
 
