@@ -17,8 +17,8 @@ from glowtrain.errors import check_extra
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Form = Literal["png", "svg"]
-FORMS: tuple[Form, ...] = ("png", "svg")
+FileFormat = Literal["png", "svg"]
+FILE_FORMATS: tuple[FileFormat, ...] = ("png", "svg")
 """Kinds of picture files, by their suffixes."""
 LIMIT = "#d6453d"
 """The colour of limits and of what is beyond them."""
@@ -45,9 +45,9 @@ def check_drawing() -> None:
     check_extra("drawing", "matplotlib", "matplotlib", "plot")
 
 
-def picture(draw: Callable[[Figure], None], width: float, height: float, form: Form) -> bytes:
+def picture(draw: Callable[[Figure], None], width: float, height: float, file_format: FileFormat) -> bytes:
     """A file with what ``draw`` puts into a figure of this size in inches. Raises :class:`InputError`."""
-    return _rendered(draw, width, height, form, transparent=False)
+    return _rendered(draw, width, height, file_format, transparent=False)
 
 
 def svg(draw: Callable[[Figure], None], width: float, height: float, title: str) -> str:
@@ -58,7 +58,13 @@ def svg(draw: Callable[[Figure], None], width: float, height: float, title: str)
 
 
 def _rendered(
-    draw: Callable[[Figure], None], width: float, height: float, form: Form, salt: str = "", *, transparent: bool
+    draw: Callable[[Figure], None],
+    width: float,
+    height: float,
+    file_format: FileFormat,
+    salt: str = "",
+    *,
+    transparent: bool,
 ) -> bytes:
     check_drawing()
     import matplotlib  # noqa: PLC0415  an extra
@@ -71,8 +77,8 @@ def _rendered(
         matplotlib.rcParams.update(settings)
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure)
-        about = dict.fromkeys(("Date", "Creator", "Format", "Type") if form == "svg" else ())
-        figure.savefig(file, format=form, dpi=150, transparent=transparent, metadata=about)
+        about = dict.fromkeys(("Date", "Creator", "Format", "Type") if file_format == "svg" else ())
+        figure.savefig(file, format=file_format, dpi=150, transparent=transparent, metadata=about)
     return file.getvalue()
 
 

@@ -17,7 +17,7 @@ once more."""
 
 
 @dataclass(frozen=True)
-class Origin:
+class KernelProvenance:
     """A kernel's name, the layers that it computes a part of, and the nodes of the simplified graph."""
 
     name: str
@@ -25,7 +25,9 @@ class Origin:
     nodes: tuple[str, ...]
 
 
-def origins_of(graph: Graph, instructions: Sequence[Instruction], outputs: Mapping[str, str]) -> Iterator[Origin]:
+def provenance_of(
+    graph: Graph, instructions: Sequence[Instruction], outputs: Mapping[str, str]
+) -> Iterator[KernelProvenance]:
     """What each of the instructions computes that a simplified graph was lowered to; ``outputs`` are names of its
     outputs by those of their buffers.
 
@@ -41,7 +43,7 @@ def origins_of(graph: Graph, instructions: Sequence[Instruction], outputs: Mappi
         updated = [_module(buffer.name, modules) for buffer in instruction.writes if buffer.kind == "variable"]
         read = [module_of(buffer.name) for buffer in instruction.reads if buffer.name in parameters]
         layers = dict.fromkeys(filter(None, [*updated, *(node.layer for node in found), *read]))
-        yield Origin(instruction.name, tuple(layers), tuple(map(_described, found)))
+        yield KernelProvenance(instruction.name, tuple(layers), tuple(map(_described, found)))
 
 
 def _named(instruction: Instruction, nodes: dict[str, Node]) -> Iterator[Node]:

@@ -13,7 +13,7 @@ from glowtrain.compiler.service import build, enough_memory
 from glowtrain.compiler.walk import WALK, walk
 from glowtrain.errors import BackendError
 from glowtrain.graph import Graph
-from glowtrain.profiling.layers import Origin, origins_of
+from glowtrain.profiling.layers import KernelProvenance, provenance_of
 from glowtrain.profiling.report import ProfileReport, Timing, rows_of
 from glowtrain.program.analysis.work_count import WorkCount, trips_of, work_of
 from glowtrain.program.memory.plan import Plan
@@ -24,28 +24,28 @@ from glowtrain.verification import random_inputs
 
 RUNS = 20
 
-Told = Callable[[str], None]
-"""Told what is being done."""
+Progress = Callable[[str], None]
+"""Called with what is being done."""
 
 
 def profile(
     graph: Graph, backend: Backend, runs: int = RUNS, inputs: Mapping[str, Array] | None = None,
-    told: Told = lambda _: None, options: Options | None = None,
+    progress: Progress = lambda _: None, options: Options | None = None,
 ) -> ProfileReport:  # fmt: skip
     """Run a graph, on made-up inputs unless some are given, and say where the time of its fastest run goes.
 
     It is compiled with ``options``, which may hold a budget of memory. Raises :class:`BackendError` for a backend that
     takes no times of kernels, and :class:`MemoryBudgetError` where the budget cannot be kept.
     """
-    told("compiling")
+    progress("compiling")
     options = Options(facts=backend.facts) if options is None else options
     options = replace(options, pack_variables=not graph.updates)  # those of a step are shared, those of a model its own
     with enough_memory(graph):
         counted = _counted(graph, backend, options)
         plain = build(graph, backend, options).bind(_state(graph))
-        told("running")
+        progress("running")
         timing = timed(plain, counted.instance, random_inputs(graph) if inputs is None else inputs, runs)
-    told("measuring the machine")
+    progress("measuring the machine")
     limits = backend.limits(sorted(counted.kinds))
     rows = rows_of(counted.work, counted.origins, timing.run, timing.tick, limits)
     return ProfileReport(graph.name, str(backend), rows, timing, limits)
@@ -57,7 +57,7 @@ class _Counted:
 
     instance: Instance
     work: tuple[tuple[int, WorkCount], ...]
-    origins: tuple[Origin, ...]
+    origins: tuple[KernelProvenance, ...]
 
     @property
     def kinds(self) -> set[str]:
@@ -77,7 +77,7 @@ def _counted(graph: Graph, backend: Backend, options: Options) -> _Counted:
     outputs = {buffer.name: name for name, buffer in passed.plan.program.outputs.items()}
     work = tuple((trips, work_of(leaf)) for leaf, trips in calls)
     instance = backend.load(passed.last).bind(_state(graph))
-    return _Counted(instance, work, tuple(origins_of(passed.graph, leaves, outputs)))
+    return _Counted(instance, work, tuple(provenance_of(passed.graph, leaves, outputs)))
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy as np
 from glowtrain.backends.base import WHOLE_CALL, StepProfile
 from glowtrain.backends.limits import MachineLimits
 from glowtrain.presentation.words import plural
-from glowtrain.profiling.layers import Origin
+from glowtrain.profiling.layers import KernelProvenance
 from glowtrain.program.analysis.work_count import WorkCount
 from glowtrain.types import Array
 
@@ -24,7 +24,7 @@ class KernelRow:
     the machine needs for a call at least, and ``bound`` what it would then wait for. ``busy`` is each thread's part of
     the time."""
 
-    origin: Origin
+    origin: KernelProvenance
     calls: int
     seconds: float
     work: WorkCount
@@ -136,7 +136,7 @@ def roofs(limits: MachineLimits) -> str:
 
 def rows_of(
     work: Sequence[tuple[int, WorkCount]],
-    origins: Sequence[Origin],
+    origins: Sequence[KernelProvenance],
     run: StepProfile,
     tick: float,
     limits: MachineLimits,

@@ -49,18 +49,18 @@ def _word(value: object) -> str:
     return text if text and text.isascii() and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)
 
 
-def set_up(form: str, level: str) -> None:
+def set_up(log_format: str, level: str) -> None:
     """Write events of ``level`` and above to the error stream; also those of the libraries that have connections."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     for logger in (LOGGER, *map(logging.getLogger, ("asyncio", "grpc", "uvicorn"))):
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level.upper() if logger is LOGGER else logging.WARNING)
 
 
-def log_request(way: str, call: str, status: object, severity: int, seconds: float) -> None:
+def log_request(transport: str, call: str, status: object, severity: int, seconds: float) -> None:
     """Log one; ``severity`` is its status, or what that is in HTTP."""
     level = logging.DEBUG if severity < 400 else logging.WARNING if severity >= 500 else logging.INFO
     if LOGGER.isEnabledFor(level):
-        facts = {"way": way, "call": call, "status": status, "ms": round(seconds * 1e3, 3)}
+        facts = {"way": transport, "call": call, "status": status, "ms": round(seconds * 1e3, 3)}
         LOGGER.log(level, "request", extra={"fields": facts})

@@ -137,8 +137,8 @@ def _whole(parameters: Mapping[str, Any], name: str, default: Any = 0) -> Any:
     return value
 
 
-def check_outputs(asked: Iterable[str], known: Collection[str], model: str) -> None:
+def check_outputs(requested: Iterable[str], available: Collection[str], model: str) -> None:
     """Raise :class:`InputError` for outputs that a model does not have."""
-    strange = [name for name in asked if name not in known]
+    strange = [name for name in requested if name not in available]
     if strange:
-        raise InputError(f"model {model!r} has no output {listed(strange)}; it has {listed(known)}")
+        raise InputError(f"model {model!r} has no output {listed(strange)}; it has {listed(available)}")

@@ -28,7 +28,7 @@ from glowtrain.serving.http.connections import LINGER, SPARE, guarded
 from glowtrain.serving.http.large_json import JsonMessages
 from glowtrain.serving.logs import LOGGER
 from glowtrain.serving.repository import Repository
-from glowtrain.serving.rpc.service import Waits, handlers
+from glowtrain.serving.rpc.service import ReadTimeout, handlers
 from glowtrain.serving.service import InferenceService
 
 MAX_REQUEST = 64 << 20
@@ -115,7 +115,7 @@ class Server:
         self._own_process = own_process
         self._repository = repository
         self.admission = Admission(options.connections, TOGETHER * options.limit)
-        self._waits = Waits(options.patience)
+        self._read_timeout = ReadTimeout(options.patience)
         descriptors = max(2, _descriptors(own_process) - RESERVED)
         self.http_connections = min(options.connections + SPARE, descriptors // 2)
         """Over HTTP, at most: with a descriptor for each, health is answered whatever others do."""
@@ -157,7 +157,7 @@ class Server:
         await asyncio.wait((over_http, asyncio.create_task(self._stopping.wait())), return_when=asyncio.FIRST_COMPLETED)
         self.service.close()
         self._http.should_exit = True
-        self._waits.shorten(min(LINGER, self.options.drain))
+        self._read_timeout.shorten(min(LINGER, self.options.drain))
         await asyncio.gather(over_http, self._grpc.stop(self.options.drain))
 
     def _listens(self) -> None:
@@ -234,7 +234,7 @@ class Server:
             "max_connection_age_grace_ms": patience,
         }
         server = grpc.aio.server(options=[(f"grpc.{name}", value) for name, value in limits.items()])
-        server.add_generic_rpc_handlers(handlers(self.service, options.access, self.admission, self._waits))
+        server.add_generic_rpc_handlers(handlers(self.service, options.access, self.admission, self._read_timeout))
         if options.grpc_port is not None:
             self.grpc_port = _bound(server, options.address(options.grpc_port), options)
         return server

@@ -58,7 +58,7 @@ def status_of(error: BaseException) -> Status:
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), _FAILED)
 
 
-def told(error: BaseException) -> str:
+def client_message(error: BaseException) -> str:
     """What a client is told of an error: its beginning, where it repeats a long name of the client's; of those that
     nobody foresaw, not more than that they happened."""
     if isinstance(error, GlowtrainError):

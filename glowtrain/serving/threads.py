@@ -14,7 +14,7 @@ async def in_daemon(call: Callable[[], None], name: str) -> None:
     ended: Future[None] = Future()
     ended.set_running_or_notify_cancel()
 
-    def made() -> None:
+    def run() -> None:
         try:
             call()
         except BaseException as error:  # noqa: BLE001  whatever it is, whoever waits gets it
@@ -22,5 +22,5 @@ async def in_daemon(call: Callable[[], None], name: str) -> None:
         else:
             ended.set_result(None)
 
-    Thread(target=made, name=name, daemon=True).start()
+    Thread(target=run, name=name, daemon=True).start()
     await asyncio.wrap_future(ended)

@@ -26,16 +26,16 @@ WIDE = 10.0
 """From this ratio of the largest to the smallest loss on, their axis is logarithmic."""
 
 
-def form_of(path: Path) -> figures.Form:
+def file_format_of(path: Path) -> figures.FileFormat:
     """The kind of picture that a name asks for. Raises :class:`InputError` for one that is not drawn."""
-    for form in figures.FORMS:
-        if path.suffix.lower() == f".{form}":
-            return form
-    known = " or ".join(f".{form}" for form in figures.FORMS)
-    raise InputError(f"{path}: a plot is drawn into a file whose name ends in {known}")
+    for file_format in figures.FILE_FORMATS:
+        if path.suffix.lower() == f".{file_format}":
+            return file_format
+    supported = " or ".join(f".{file_format}" for file_format in figures.FILE_FORMATS)
+    raise InputError(f"{path}: a plot is drawn into a file whose name ends in {supported}")
 
 
-def picture(records: Sequence[Record], form: figures.Form) -> bytes:
+def picture(records: Sequence[Record], file_format: figures.FileFormat) -> bytes:
     """The curves of records as a file of this kind. Raises :class:`InputError` without matplotlib."""
     metrics = list(dict.fromkeys(filter(None, (metric_of(key) for record in records for key in record))))
 
@@ -50,7 +50,7 @@ def picture(records: Sequence[Record], form: figures.Form) -> bytes:
         rows[-1].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
     heights = [HEIGHT, *[LOWER] * len(metrics)]
-    return figures.picture(draw, WIDTH, sum(heights), form)
+    return figures.picture(draw, WIDTH, sum(heights), file_format)
 
 
 def metric_of(key: str) -> str:

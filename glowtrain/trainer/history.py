@@ -12,7 +12,7 @@ from glowtrain.presentation import figures
 from glowtrain.presentation.tables import Table
 from glowtrain.presentation.words import plural
 from glowtrain.trainer.checkpoints.files import check_writable, write_atomically
-from glowtrain.trainer.curves import form_of, picture
+from glowtrain.trainer.curves import file_format_of, picture
 
 Record = dict[str, float]
 
@@ -84,14 +84,14 @@ class History:
         Raises :class:`InputError` for another suffix, and :class:`CheckpointError` for what cannot be written.
         """
         check_plot(Path(path))
-        write_atomically(Path(path), picture(self.records, form_of(Path(path))))
+        write_atomically(Path(path), picture(self.records, file_format_of(Path(path))))
 
 
 def check_plot(path: Path) -> None:
     """Raise now what would make :meth:`History.plot` fail later."""
     figures.check_drawing()
     check_writable(path)
-    form_of(path)
+    file_format_of(path)
 
 
 class TrainingLog:

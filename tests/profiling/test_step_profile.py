@@ -19,7 +19,7 @@ from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import WALK, arrive
 from glowtrain.errors import BackendError
 from glowtrain.graph import Graph, Input
-from glowtrain.profiling.layers import Origin
+from glowtrain.profiling.layers import KernelProvenance
 from glowtrain.profiling.measure import profile
 from glowtrain.profiling.numbers import json_text
 from glowtrain.profiling.page import html_page
@@ -138,7 +138,7 @@ LIMITS = MachineLimits(
     2, {"f32": 1e12, FUNCTIONS: 1e10}, (MemoryLevel("L1", 1000, 1e11), MemoryLevel("memory", 0, 1e10))
 )
 WORK = ((1, WorkCount({"f32": 100_000}, 0, 500, 300)), (2, WorkCount({"f32": 10}, 5, 4000, 1000)))
-ORIGINS = (Origin("a", ("one", "two"), ("Conv one",)), Origin("b", (), ()))
+ORIGINS = (KernelProvenance("a", ("one", "two"), ("Conv one",)), KernelProvenance("b", (), ()))
 
 
 def report() -> ProfileReport:
@@ -237,7 +237,7 @@ def test_json_has_all_numbers() -> None:
 
 def test_a_page_has_a_plot_and_escapes_names() -> None:
     timing = Timing(RUN, 1e-9, (3e-7,), (4e-7,))
-    named = (Origin("<a>", ("<b>",), ()), ORIGINS[1])
+    named = (KernelProvenance("<a>", ("<b>",), ()), ORIGINS[1])
     page = html_page(ProfileReport("<net>", "cpu", rows_of(WORK, named, RUN, 1e-9, LIMITS), timing, LIMITS))
     assert "<svg" in page
     assert "&lt;a&gt;" in page

@@ -90,7 +90,7 @@ def profile(
     graph = model_graph(model, file, fit["batch_size"])
     compiled = compilation_of(graph, chosen.facts, loss, optimizer, settings, train=train)
     with waiting("profiling") as told, proposing(compiled.graphs, graph.binding, compiled.options, chosen):
-        report = measured(compiled.step, chosen, runs, told=told, options=compiled.options)
+        report = measured(compiled.step, chosen, runs, progress=told, options=compiled.options)
     show(report)
     for path in reports.write(report):
         out.print(f"wrote {path}")

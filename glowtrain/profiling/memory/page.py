@@ -81,15 +81,15 @@ def check_plot(path: Path) -> None:
 
 
 def _endings() -> tuple[str, ...]:
-    return PAGE, *(f".{form}" for form in figures.FORMS)
+    return PAGE, *(f".{file_format}" for file_format in figures.FILE_FORMATS)
 
 
 def rendered(report: MemoryReport, path: Path) -> bytes:
     """The contents of a file with this name, as :func:`plot` draws it."""
     if path.suffix.lower() == PAGE:
         return html_page(report).encode()
-    form = next(form for form in figures.FORMS if path.suffix.lower() == f".{form}")
-    return figures.picture(partial(draw, report), WIDTH, HEIGHT, form)
+    file_format = next(file_format for file_format in figures.FILE_FORMATS if path.suffix.lower() == f".{file_format}")
+    return figures.picture(partial(draw, report), WIDTH, HEIGHT, file_format)
 
 
 def html_page(report: MemoryReport) -> str:

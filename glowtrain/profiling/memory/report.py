@@ -18,7 +18,7 @@ from glowtrain.errors import BackendError
 from glowtrain.graph import Graph
 from glowtrain.memory.budget import KEEP, Budget
 from glowtrain.memory.byte_size import byte_text
-from glowtrain.profiling.layers import Origin, origins_of
+from glowtrain.profiling.layers import KernelProvenance, provenance_of
 from glowtrain.profiling.memory.contents import KINDS, Content, Kind, Phase, contents_of, phases_of
 from glowtrain.program.analysis.time_estimate import estimate, total
 from glowtrain.program.memory.plan import lifetimes
@@ -40,7 +40,7 @@ class MemoryReport:
 
     use: MemoryUse
     plan: Plan
-    origins: tuple[Origin, ...]
+    origins: tuple[KernelProvenance, ...]
     phases: tuple[Phase, ...]
     contents: tuple[Content, ...]
     again: ComputedAgain
@@ -144,7 +144,7 @@ def _report(use: MemoryUse, plan: Plan, simplified: Graph, ordered: Program, opt
     outputs = {buffer.name: name for name, buffer in plan.program.outputs.items()}
     phases = phases_of(plan.program)
     contents = contents_of(plan.program, phases)
-    origins = tuple(origins_of(simplified, leaves, outputs))
+    origins = tuple(provenance_of(simplified, leaves, outputs))
     return MemoryReport(use, plan, origins, phases, contents, computed_again(plan, ordered, options))
 
 

@@ -45,7 +45,7 @@ def draw(partition: Partition, path: str | Path) -> None:
 
 def check_drawing(path: Path) -> None:
     """Raise now what would make :func:`draw` fail later."""
-    endings = (PAGE, *(f".{form}" for form in figures.FORMS))
+    endings = (PAGE, *(f".{file_format}" for file_format in figures.FILE_FORMATS))
     if path.suffix.lower() not in endings:
         known = ", ".join(endings)
         raise InputError(f"{path}: a partition is drawn into a file whose name ends in one of {known}")
@@ -61,8 +61,8 @@ def _rendered(partition: Partition, path: Path) -> bytes:
         title = f"{plural(len(partition.stages), 'stage')}, {plural(len(partition.parts), 'part')}"
         section = pages.section("Parts and what passes between them", drawn, text)
         return pages.page(f"{partition.name}: partition", title, [section]).encode()
-    form = next(form for form in figures.FORMS if path.suffix.lower() == f".{form}")
-    return figures.picture(partial(_draw, partition), *size, form)
+    file_format = next(file_format for file_format in figures.FILE_FORMATS if path.suffix.lower() == f".{file_format}")
+    return figures.picture(partial(_draw, partition), *size, file_format)
 
 
 def _draw(partition: Partition, figure: Figure) -> None:

@@ -27,7 +27,7 @@ from glowtrain.serving.http.large_json import JsonMessages
 from glowtrain.serving.metrics import CONTENT_TYPE
 from glowtrain.serving.requests import flag_of, in_time
 from glowtrain.serving.service import InferenceService
-from glowtrain.serving.status import shortened, status_of, told
+from glowtrain.serving.status import client_message, shortened, status_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 AdmittedEndpoint = Callable[[Request, Admitted], Awaitable[Response]]
@@ -259,7 +259,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     """What is left of a body that was not read is not waited for: the connection ends."""
     status = status_of(error).http
     headers = {401: {"www-authenticate": "Bearer"}, 408: CLOSE, 413: CLOSE, 429: LATER}
-    return _error(status, told(error), LATER if isinstance(error, BusyError) else headers.get(status))
+    return _error(status, client_message(error), LATER if isinstance(error, BusyError) else headers.get(status))
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -274,4 +274,4 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     """An error that nobody foresaw; Starlette raises it on, so that it is logged with where it came from."""
-    return _error(500, told(error))
+    return _error(500, client_message(error))

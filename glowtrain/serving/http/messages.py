@@ -60,14 +60,14 @@ def decode(model: str, version: str | None, body: Body, header_length: str | Non
     )  # fmt: skip
 
 
-def json_length(given: str | None, size: int) -> int:
+def json_length(header: str | None, size: int) -> int:
     """How many of a body's ``size`` bytes are JSON, by the header of :data:`HEADER_LENGTH`: all where there is none.
     Raises :class:`InputError` for what is no number of bytes, and for more than there are."""
-    if given is None:
+    if header is None:
         return size
-    if not (given.isascii() and given.isdigit() and len(given) < LONGEST_LENGTH) or int(given) > size:
-        raise InputError(f"{HEADER_LENGTH} is {given!r:.40}: say how many of the body's {size:,} bytes are JSON")
-    return int(given)
+    if not (header.isascii() and header.isdigit() and len(header) < LONGEST_LENGTH) or int(header) > size:
+        raise InputError(f"{HEADER_LENGTH} is {header!r:.40}: say how many of the body's {size:,} bytes are JSON")
+    return int(header)
 
 
 def _object(value: object, where: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from glowtrain.serving.logs import LOGGER, log_request
 from glowtrain.serving.rpc import messages
 from glowtrain.serving.rpc.schema import SERVICE, Message, ModelStreamInferResponse, message
 from glowtrain.serving.service import InferenceService
-from glowtrain.serving.status import Status, status_of, told
+from glowtrain.serving.status import Status, client_message, status_of
 
 Context = Any
 """A ``grpc.aio.ServicerContext``."""
@@ -38,61 +38,61 @@ class _Calls:
     def __init__(self, service: InferenceService) -> None:
         self._service = service
 
-    async def ServerLive(self, asked: Message, context: Context) -> Message:
+    async def ServerLive(self, request: Message, context: Context) -> Message:
         return message("ServerLiveResponse")(live=True)
 
-    async def ServerReady(self, asked: Message, context: Context) -> Message:
+    async def ServerReady(self, request: Message, context: Context) -> Message:
         return message("ServerReadyResponse")(ready=self._service.ready)
 
-    async def ModelReady(self, asked: Message, context: Context) -> Message:
-        return message("ModelReadyResponse")(ready=self._service.model_ready(asked.name, asked.version or None))
+    async def ModelReady(self, request: Message, context: Context) -> Message:
+        return message("ModelReadyResponse")(ready=self._service.model_ready(request.name, request.version or None))
 
-    async def ServerMetadata(self, asked: Message, context: Context) -> Message:
+    async def ServerMetadata(self, request: Message, context: Context) -> Message:
         return message("ServerMetadataResponse")(**self._service.server_metadata())
 
-    async def ModelMetadata(self, asked: Message, context: Context) -> Message:
-        said = self._service.model_metadata(asked.name, asked.version or None)
+    async def ModelMetadata(self, request: Message, context: Context) -> Message:
+        said = self._service.model_metadata(request.name, request.version or None)
         return message("ModelMetadataResponse")(**said)
 
-    async def ModelInfer(self, asked: Message, context: Context) -> Message:
-        with self._service.counting_refusals(asked.model_name, asked.model_version or None):
+    async def ModelInfer(self, request: Message, context: Context) -> Message:
+        with self._service.counting_refusals(request.model_name, request.model_version or None):
             began = time.monotonic()
-            request = messages.decode(asked, context.time_remaining())
-            self._service.output_types(request)
-            return messages.encode(await self._service.infer(request, began))
+            inference = messages.decode(request, context.time_remaining())
+            self._service.output_types(inference)
+            return messages.encode(await self._service.infer(inference, began))
 
-    async def Check(self, asked: Message, context: Context) -> Message:
+    async def Check(self, request: Message, context: Context) -> Message:
         """Of the server, or of a model by its name."""
-        whole = asked.service in ("", SERVICE.full_name)
-        ready = self._service.ready if whole else self._service.model_ready(asked.service, None)
+        whole = request.service in ("", SERVICE.full_name)
+        ready = self._service.ready if whole else self._service.model_ready(request.service, None)
         status = health_pb2.HealthCheckResponse
         return status(status=status.SERVING if ready else status.NOT_SERVING)
 
-    async def RepositoryIndex(self, asked: Message, context: Context) -> Message:
-        states = self._service.index(ready=asked.ready)
+    async def RepositoryIndex(self, request: Message, context: Context) -> Message:
+        states = self._service.index(ready=request.ready)
         return message("RepositoryIndexResponse")(models=[vars(state) for state in states])
 
-    async def RepositoryModelLoad(self, asked: Message, context: Context) -> Message:
-        await self._service.load(asked.model_name, dict(asked.parameters))
+    async def RepositoryModelLoad(self, request: Message, context: Context) -> Message:
+        await self._service.load(request.model_name, dict(request.parameters))
         return message("RepositoryModelLoadResponse")()
 
-    async def RepositoryModelUnload(self, asked: Message, context: Context) -> Message:
-        await self._service.unload(asked.model_name, dict(asked.parameters))
+    async def RepositoryModelUnload(self, request: Message, context: Context) -> Message:
+        await self._service.unload(request.model_name, dict(request.parameters))
         return message("RepositoryModelUnloadResponse")()
 
 
 def handlers(
-    service: InferenceService, access: Access, admission: Admission, waits: Waits
+    service: InferenceService, access: Access, admission: Admission, read_timeout: ReadTimeout
 ) -> tuple[grpc.GenericRpcHandler, ...]:
     """What answers the calls of the service, and those of ``grpc.health.v1``. Messages are parsed here, so that broken
     ones are refused as such. All calls are streams to gRPC's library, which would otherwise wait for a call's message,
     as long as its client likes, before it says that there is a call."""
     calls = _Calls(service)
-    probed = (EVERYBODY, Admission(sys.maxsize, PROBES), Waits(min(PROBE, waits.patience)))
+    probed = (EVERYBODY, Admission(sys.maxsize, PROBES), ReadTimeout(min(PROBE, read_timeout.patience)))
 
     def handler(name: str, kind: Any) -> grpc.RpcMethodHandler:
         call: Call = getattr(calls, "ModelInfer" if name == STREAM else name)
-        guard = _Guard(name, kind, call, *(probed if name in HEALTH else (access, admission, waits)))
+        guard = _Guard(name, kind, call, *(probed if name in HEALTH else (access, admission, read_timeout)))
         return grpc.stream_stream_rpc_method_handler(guard.stream if name == STREAM else guard.unary)
 
     protocol = {each.name: handler(each.name, message(each.input_type.name)) for each in SERVICE.methods}
@@ -103,7 +103,7 @@ def handlers(
     )
 
 
-class Waits:
+class ReadTimeout:
     """Waits for clients, of ``patience`` seconds at most; less once the server ends."""
 
     def __init__(self, patience: float) -> None:
@@ -142,7 +142,7 @@ class _Guard:
     call: Call
     access: Access
     admission: Admission
-    waits: Waits
+    read_timeout: ReadTimeout
 
     async def unary(self, requests: object, context: Context) -> None:
         """One message is answered by one."""
@@ -178,7 +178,7 @@ class _Guard:
         """End a call with a status. ``context.abort`` raises an error that gRPC keeps, with the request and whatever
         else its frames have, until the garbage collector looks at all there is."""
         context.set_code(self._failed(error, began).grpc)
-        context.set_details(told(error))
+        context.set_details(client_message(error))
 
     async def _one_of_many(self, admitted: Admitted, context: Context) -> bool:
         """Answer the next request of a stream; False at its end."""
@@ -190,14 +190,14 @@ class _Guard:
             answer = ModelStreamInferResponse(infer_response=await self.call(self._parsed(data), context))
         except Exception as error:  # noqa: BLE001  the same
             self._failed(error, began)
-            answer = ModelStreamInferResponse(error_message=told(error))
+            answer = ModelStreamInferResponse(error_message=client_message(error))
         else:
             log_request("grpc", self.name, "OK", 200, time.perf_counter() - began)
         await self._write(answer, admitted, context)
         return True
 
     async def _next(self, admitted: Admitted, context: Context) -> bytes | None:
-        data = await self.waits.next(context)
+        data = await self.read_timeout.next(context)
         admitted.hold(len(data or b""))
         return data
 
