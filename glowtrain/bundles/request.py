@@ -21,7 +21,6 @@ from glowtrain.compiler.service import in_bytes, options_for, plans_of
 from glowtrain.errors import BundleError, InputError, MemoryBudgetError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss, LossFunction
-from glowtrain.lower.forward_updates import residuals_for
 from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget
 from glowtrain.memory.byte_size import parse_bytes
 from glowtrain.memory.resources import MOST_THREADS

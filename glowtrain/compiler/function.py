@@ -22,7 +22,6 @@ from glowtrain.errors import InputError, UnknownValueError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Binding, Graph, Template, no_graph, no_model
 from glowtrain.graph.specialise.binding import Key, collected, spread
-from glowtrain.lower.forward_updates import residuals_for
 from glowtrain.memory.resources import Resources
 from glowtrain.pickling import check_pickles
 from glowtrain.presentation.words import kind_of

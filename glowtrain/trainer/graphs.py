@@ -12,7 +12,6 @@ from glowtrain.grad.parts import Bounds, Parts
 from glowtrain.graph import Binding, Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss, as_loss
-from glowtrain.lower.forward_updates import forward_update_names
 from glowtrain.modes.training_and_inference import inference, make_trainable
 from glowtrain.trainer.micro_batches.split import AUTO, part_of
 from glowtrain.trainer.selection.patterns import select

@@ -18,7 +18,6 @@ from glowtrain.compiler.service import options_for
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
-from glowtrain.lower.forward_updates import residuals_for
 from glowtrain.memory.resources import TRAINING
 from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
