@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, replace
@@ -15,13 +14,14 @@ from glowtrain.backends.base import Artifact, Backend, Batches, one_by_one
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.inputs import as_array, check_inputs, shape_of
 from glowtrain.backends.state import State
+from glowtrain.bounded_cache import BoundedCache
 from glowtrain.compiler import service
 from glowtrain.compiler.memory_use import MemoryUse, memory_use
 from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.errors import InputError, UnknownValueError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Binding, Graph, Template, no_graph, no_model
-from glowtrain.graph.specialise.binding import Key, collected, spread
+from glowtrain.graph.specialise.binding import collected, spread
 from glowtrain.memory.resources import Resources
 from glowtrain.pickling import check_pickles
 from glowtrain.presentation.words import kind_of
@@ -106,7 +106,7 @@ class Function:
         self.options = options or Options(facts=backend.facts)
         self.state = state if state is not None else State({})
         self.limit = _limit(specialisations)
-        self._kept: OrderedDict[Key, Specialisation] = OrderedDict()
+        self._kept: BoundedCache[Specialisation] = BoundedCache(self.limit)
         self.renew()
         renew_in_children(self)
         self._decisive: tuple[str, ...] = ()
@@ -116,8 +116,9 @@ class Function:
         self._direct: Specialisation | None = None
         """The latest call's specialisation, where it reads the call's inputs and gives its outputs as they are."""
         if isinstance(model, Graph):
-            self._specialise((), model)
-            self._direct = self._kept[()] if model.results is None else None
+            special = self._specialise(model)
+            self._kept.put((), special)
+            self._direct = special if model.results is None else None
 
     def renew(self) -> None:
         """The lock, free of threads that a child of fork does not have."""
@@ -171,7 +172,7 @@ class Function:
                     f"{self.model.name} has not been compiled yet, so its memory is not known: run it first, or give "
                     "memory() a batch"
                 )
-            return next(reversed(self._kept.values()))
+            return self._kept.values()[-1]
 
     def run_many(self, batches: Batches) -> dict[str, Array]:
         """The outputs of calls in a row, for a model whose outputs are arrays of fixed sizes, one behind the other on a
@@ -195,7 +196,7 @@ class Function:
         Which inputs' elements decide about shapes is learnt from the errors of building without them.
         """
         if isinstance(self.model, Graph):
-            return self._kept[()]
+            return self.latest()
         shapes, latest = self._shapes(self.model, inputs), self._latest
         if shapes is not None and latest is not None and latest[0] == shapes:
             return latest[1]
@@ -218,13 +219,15 @@ class Function:
         binding = self._binding(template, inputs)
         while True:
             binding = binding.with_values({name: _value(template, name, inputs) for name in self._decisive})
-            if binding.key in self._kept:
-                self._kept.move_to_end(binding.key)
-                return self._kept[binding.key]
+            if (special := self._kept.get(binding.key)) is not None:
+                return special
             try:
-                self._specialise(binding.key, template.bound(binding))
+                special = self._specialise(template.bound(binding))
             except UnknownValueError as error:
                 self._decisive += error.names
+            else:
+                self._kept.put(binding.key, special)
+                return special
 
     def _binding(self, template: Template, inputs: Mapping[str, Any]) -> Binding:
         missing = [name for name in (*template.inputs, *template.structures) if name not in inputs]
@@ -234,13 +237,8 @@ class Function:
         parts = {name: structure.parts(name, inputs[name]) for name, structure in template.structures.items()}
         return Binding(dims, {}, parts)
 
-    def _specialise(self, key: Key, graph: Graph) -> None:
-        self._keep(key, Specialisation(graph, self.backend, self.options, self.state))
-
-    def _keep(self, key: Key, special: Specialisation) -> None:
-        self._kept[key] = special
-        while len(self._kept) > self.limit:
-            self._kept.popitem(last=False)
+    def _specialise(self, graph: Graph) -> Specialisation:
+        return Specialisation(graph, self.backend, self.options, self.state)
 
 
 def _called(graph: Graph) -> str:

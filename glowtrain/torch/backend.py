@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from glowtrain.backends.discovery import backend_of
+from glowtrain.bounded_cache import BoundedCache
+from glowtrain.compiler.function import SPECIALISATIONS
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.forks import renew_in_children
 from glowtrain.torch.capture import Captured, captured, check_apart
 from glowtrain.torch.differentiable import Formula, compiled
 from glowtrain.torch.memory import Spans, address, array_of, row_major, span
-from glowtrain.torch.shapes import ByShape
 
 OWN = "_buffers_", "_parameters_"
 """What Dynamo's names of a module's tensors have in them."""
@@ -55,7 +56,7 @@ class CapturedFunction:
         self.module = module
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         self._open = [n for n, node in enumerate(placeholders) if _is_open(node, examples[n])]
-        self._kept: ByShape[Specialised] = ByShape()
+        self._kept: BoundedCache[Specialised] = BoundedCache(SPECIALISATIONS)
         self._compute = self._refused if torch.is_autocast_enabled("cpu") else self._compiled
         self.renew()
         renew_in_children(self)

@@ -20,6 +20,8 @@ from torch.utils import _pytree as pytree
 from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
+from glowtrain.bounded_cache import BoundedCache
+from glowtrain.compiler.function import SPECIALISATIONS
 from glowtrain.errors import InputError, UnpicklableError
 from glowtrain.forks import renew_in_children
 from glowtrain.grad.training import LOSS
@@ -32,7 +34,6 @@ from glowtrain.torch.loss import check_loss_function
 from glowtrain.torch.memory import array_of, check_device, is_plain
 from glowtrain.torch.module import check_module, original_of
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
-from glowtrain.torch.shapes import SHAPES, ByShape
 from glowtrain.torch.step_for_shape import StepForShape
 from glowtrain.torch.tracing.places import warn_caller
 from glowtrain.torch.watching.captured import CapturedTensors
@@ -150,8 +151,8 @@ class CompiledStep:
         self.captured = CapturedTensors()
         self.draws = int(self.state.read(COUNTER)) if COUNTER in self.state else self.draws
         self.state = State({})
-        self._compiled: ByShape[StepForShape] = ByShape()
-        self._states: ByShape[tuple[int, PythonReads]] = ByShape()
+        self._compiled: BoundedCache[StepForShape] = BoundedCache(SPECIALISATIONS)
+        self._states: BoundedCache[tuple[int, PythonReads]] = BoundedCache(SPECIALISATIONS)
         """Numbers of what Python code was seen to read, with the values, whose identities must not be used again."""
         self._state_numbers = count()
         self._state = self._number_of_state()
@@ -261,9 +262,9 @@ class CompiledStep:
         if self._compiled.put(key, compiled):
             self._advise(
                 "shapes",
-                f"steps are compiled for more than {SHAPES} shapes of batches: each one more drops the one that was "
-                "used longest ago, which is compiled again when it is met again. Pad batches to a few sizes, or leave "
-                "out the last smaller one (DataLoader(drop_last=True))",
+                f"steps are compiled for more than {self._compiled.limit} shapes of batches: each one more drops the "
+                "one that was used longest ago, which is compiled again when it is met again. Pad batches to a few "
+                "sizes, or leave out the last smaller one (DataLoader(drop_last=True))",
             )
         return compiled
 

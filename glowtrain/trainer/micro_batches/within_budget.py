@@ -17,7 +17,6 @@ from glowtrain.backends.state import State
 from glowtrain.compiler import Function, Specialisation, service
 from glowtrain.errors import DifferentiationError, InputError, MemoryBudgetError
 from glowtrain.graph import Binding, Graph
-from glowtrain.graph.specialise.binding import Key
 from glowtrain.stages import Options, Stage
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.micro_batches.split import AUTO, batch_symbol
@@ -92,12 +91,12 @@ class StepFunction(Function):
         self.graphs = graphs
         super().__init__(graphs.step(), backend, state, options)
 
-    def _specialise(self, key: Key, graph: Graph) -> None:
+    def _specialise(self, graph: Graph) -> Specialisation:
         if self.graphs.spec.micro_batches != AUTO:
             with proposing(self.graphs, graph.binding, self.options, self.backend):
-                return super()._specialise(key, graph)
+                return super()._specialise(graph)
         try:
-            super()._specialise(key, graph)
+            return super()._specialise(graph)
         except MemoryBudgetError:
             model = self.graphs.at(graph.binding)
             parts = PartsOfBatches(self.graphs, model, self.options, self.backend).within()
@@ -105,8 +104,7 @@ class StepFunction(Function):
             if count is None:
                 raise
             split = parts.step(count).with_(template=graph.template, binding=graph.binding)
-            self._keep(key, Specialisation(split, self.backend, parts.options, self.state))
-        return None
+            return Specialisation(split, self.backend, parts.options, self.state)
 
 
 @contextmanager
