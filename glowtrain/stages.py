@@ -100,11 +100,11 @@ class Options:
     object, which a linker takes; a backend may make several at the same time otherwise. ``row_major_variables``:
     variables lie row-major, for memory that belongs to somebody else; ``variable_layouts``: some lie as said here, by
     name: the order of their axes in memory. ``pack_variables``: a backend may read variables that nothing updates from
-    copies in another form, which take as much memory again. ``memory``: how much may be needed, and what time is paid
-    for less; ``residuals``: how results wait for the backward part of a step, if not as they are. ``check``: the
-    verifier of each stage runs on what it made; ``explain`` is told, with the stage's name, what passes leave as it is
-    and why (both change nothing that is compiled). Raises :class:`InputError` for a prefix that is not the beginning of
-    a C identifier, and for facts that are no :class:`Facts`.
+    copies in another encoding, which take as much memory again. ``memory``: how much may be needed, and what time is
+    paid for less; ``residuals``: how activations are saved for the backward part of a step, if not as they are.
+    ``check``: the verifier of each stage runs on what it made; ``explain`` is called with the stage's name, what passes
+    leave as it is and why (both change nothing that is compiled). Raises :class:`InputError` for a prefix that is not
+    the beginning of a C identifier, and for facts that are no :class:`Facts`.
     """
 
     facts: Facts = Facts()
@@ -138,7 +138,7 @@ DEFAULT = Options()
 """The facts of one CPU core, and no options set."""
 
 
-def told(options: Options, stage: str) -> Explain | None:
+def explainer(options: Options, stage: str) -> Explain | None:
     """``options.explain`` for one stage."""
     return None if options.explain is None else partial(options.explain, stage)
 
@@ -151,7 +151,7 @@ class Pass(Protocol):
 
 
 @dataclass(frozen=True)
-class Joint:
+class FusedStages:
     """What ``first`` and ``second`` make, passes of two stages in a row, in one pass: sooner, for whoever does not need
     the result between."""
 
@@ -165,7 +165,7 @@ class Stage:
     """A named step of the walk. ``says``: its result, in a few words; ``make``: the pass that leads to it.
 
     A ``minor`` stage is compared with the reference only if the next one differs, to say which of the two it was.
-    Where a stage is not ``exact``, the stages after it are compared with its result. ``joint``: how it is done in one
+    Where a stage is not ``exact``, the stages after it are compared with its result. ``fused``: how it is done in one
     with the stage before.
     """
 
@@ -174,4 +174,4 @@ class Stage:
     make: Callable[[Options], Pass]
     minor: bool = False
     exact: bool = True
-    joint: Joint | None = None
+    fused: FusedStages | None = None

@@ -153,14 +153,14 @@ class Instance(ABC):
         raise BackendError(f"{type(self).__name__} takes no times of kernels; use backend cpu")
 
 
-class PlacedInstance(ABC):
+class AddressInstance(ABC):
     """An executable with memory for activations of its own, while inputs, variables and outputs lie where each call
     says. It must not be called from two threads at once."""
 
     @abstractmethod
     def run(self, addresses: Sequence[int]) -> None:
-        """One run over memory at ``addresses``, in the order that :meth:`Executable.placed` was given: row-major, of
-        the graph's types exactly. Outputs must not overlap with anything else."""
+        """One run over memory at ``addresses``, in the order that :meth:`Executable.at_addresses` was given: row-major,
+        of the graph's types exactly. Outputs must not overlap with anything else."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class OwnMemory:
+class ExecutableMemory:
     """The bytes that an executable has in memory beside its code: for each instance an ``arena`` of activations, the
     ``workspace`` of all its ``threads`` together, and the ``outputs``; ``constants``, and copies of variables in
     another form, once for all instances."""
@@ -196,11 +196,11 @@ class Executable(ABC):
         """An instance over a state that holds all variables."""
 
     @property
-    def memory(self) -> OwnMemory:
+    def memory(self) -> ExecutableMemory:
         """What it takes in memory. Raises :class:`BackendError` for a backend that plans none, as by default."""
         raise BackendError(f"{type(self).__name__} has no planned memory; use backend cpu")
 
-    def placed(self, names: Sequence[str]) -> PlacedInstance:
+    def at_addresses(self, names: Sequence[str]) -> AddressInstance:
         """An instance over memory that each call names, by addresses in the order of ``names``: those of all inputs,
         variables and outputs, no two of them the same; compiled with ``Options(row_major_variables=True)``. Raises
         :class:`BackendError` where the backend has no addresses."""
@@ -213,7 +213,8 @@ class Backend(ABC):
 
     name: ClassVar[str]
     threaded: ClassVar[bool] = False
-    """Whether its code can run on several threads (see :meth:`on`), with the same bits for any number of them."""
+    """Whether its code can run on several threads (see :meth:`with_threads`), with the same bits for any number of
+    them."""
     facts: Facts = Facts()
     cache: Cache | None = None
     """Where artifacts are kept, if anywhere."""
@@ -225,20 +226,20 @@ class Backend(ABC):
     def __str__(self) -> str:
         return self.name
 
-    def on(self, threads: int) -> Backend:
+    def with_threads(self, threads: int) -> Backend:
         """The same backend on this many threads. Raises :class:`BackendError` where it has only one."""
         if threads != 1:
             raise BackendError(f"backend {self.name} runs on one thread, not on {threads}; use backend cpu")
         return self
 
-    def sharing(self, threads: int) -> Backend:
-        """For checks: the same backend on this many threads, sharing out whatever can be shared, however small, and
-        caching nothing."""
-        return self.on(threads)
+    def for_checks(self, threads: int) -> Backend:
+        """The same backend on this many threads, which share out whatever can be shared, however small, and cache
+        nothing."""
+        return self.with_threads(threads)
 
-    def alike(self) -> Mapping[str, Backend]:
+    def bit_equal(self) -> Mapping[str, Backend]:
         """For checks: backends that run here too and whose code must give the same bits as this one's, by what they are
-        for, in words; the least alike last. They cache nothing."""
+        for, in words; the most different last. They cache nothing."""
         return {}
 
     def with_cache(self, cache: CacheChoice) -> Backend:

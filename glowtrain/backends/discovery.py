@@ -36,7 +36,7 @@ def backend_of(backend: str | Backend, threads: int | None = None) -> Backend:
     cannot be imported or made, or is none, and for threads that a backend does not have.
     """
     found = backend if isinstance(backend, Backend) else _named(backend)
-    return found if threads is None else found.on(threads)
+    return found if threads is None else found.with_threads(threads)
 
 
 def backend_for(target: Target, cache: CacheChoice = None, threads: int | None = None) -> Backend:

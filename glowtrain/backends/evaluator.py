@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from glowtrain.backends.base import Artifact, Backend, Executable, Instance, OwnMemory
+from glowtrain.backends.base import Artifact, Backend, Executable, ExecutableMemory, Instance
 from glowtrain.backends.container import pack, unpack
 from glowtrain.backends.state import State
 from glowtrain.errors import ArtifactError, TextError
@@ -66,10 +66,10 @@ class EvaluatedPlan(Executable):
         self.plan = plan
 
     @property
-    def memory(self) -> OwnMemory:
+    def memory(self) -> ExecutableMemory:
         program = self.plan.program
         outputs = sum(buffer.type.nbytes for buffer in program.outputs.values())
-        return OwnMemory(self.plan.arena, 0, outputs, sum(buffer.type.nbytes for buffer in program.constants))
+        return ExecutableMemory(self.plan.arena, 0, outputs, sum(buffer.type.nbytes for buffer in program.constants))
 
     def bind(self, state: State) -> EvaluatedInstance:
         return EvaluatedInstance(self.plan, state)

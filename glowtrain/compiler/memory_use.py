@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from glowtrain.backends.base import OwnMemory
+from glowtrain.backends.base import ExecutableMemory
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.presentation.words import plural
 
@@ -74,6 +74,6 @@ class MemoryUse:
         return "\n".join(lines)
 
 
-def memory_use(title: str, own: OwnMemory) -> MemoryUse:
+def memory_use(title: str, memory: ExecutableMemory) -> MemoryUse:
     """What an executable takes, without variables."""
-    return MemoryUse(title, 0, 0, 0, own.constants, own.outputs, own.workspace, own.arena, own.threads)
+    return MemoryUse(title, 0, 0, 0, memory.constants, memory.outputs, memory.workspace, memory.arena, memory.threads)

@@ -37,11 +37,11 @@ from glowtrain.program.program import Program
 from glowtrain.program.text import plan_text
 from glowtrain.program.text import to_text as program_text
 from glowtrain.program.verify import verify as verify_program
-from glowtrain.stages import DEFAULT, Options, Pass, Stage, told
+from glowtrain.stages import DEFAULT, Options, Pass, Stage, explainer
 
 
 def _integers(options: Options) -> Pass:
-    return FixedPoint() if options.fixed_point else IntegerArithmetic(told(options, "integers"))
+    return FixedPoint() if options.fixed_point else IntegerArithmetic(explainer(options, "integers"))
 
 
 def _expanded(options: Options) -> Pass:
@@ -55,7 +55,7 @@ def _layout(options: Options) -> Pass:
 
 
 def _inlined(options: Options) -> Pass:
-    return InlineProducers(options.facts.max_inlined, told(options, "inlined"))
+    return InlineProducers(options.facts.max_inlined, explainer(options, "inlined"))
 
 
 def _limits(options: Options) -> Limits:
@@ -64,7 +64,7 @@ def _limits(options: Options) -> Limits:
 
 
 def _fused(options: Options) -> Pass:
-    return FuseLoops(_limits(options), told(options, "fused"))
+    return FuseLoops(_limits(options), explainer(options, "fused"))
 
 
 def _packed(options: Options) -> Pass:
@@ -73,7 +73,7 @@ def _packed(options: Options) -> Pass:
 
 def _rematerialized(options: Options) -> Pass:
     facts = options.facts
-    explain = told(options, "rematerialized")
+    explain = explainer(options, "rematerialized")
     limits = replace(_limits(options), sums=facts.sums)
     plain = Rematerialize(options.memory, facts.rates, facts.alignment, limits, explain)
     return plain if options.residuals is None else NarrowResiduals(options.residuals, plain)
@@ -140,9 +140,9 @@ def joined(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """Stages that lead to the same result: two in one where a pass does both."""
     found: list[Stage] = []
     for stage in stages:
-        joint = stage.joint
-        if joint is not None and found and (found[-1].make, stage.make) == (joint.first, joint.second):
-            found[-1] = replace(stage, make=joint.make)
+        fused = stage.fused
+        if fused is not None and found and (found[-1].make, stage.make) == (fused.first, fused.second):
+            found[-1] = replace(stage, make=fused.make)
         else:
             found.append(stage)
     return tuple(found)

@@ -73,11 +73,11 @@ def runs(progress: Callable[[str], None] = lambda _: None) -> Iterator[ExerciseR
         progress(f"target {target}")
         named = Target.named(target)
         processor = named if fused is None else replace(named, fused=fused)
-        backend = backend_for(processor).sharing(1)
+        backend = backend_for(processor).for_checks(1)
         artifact = backend.compile(plan, DEFAULT)
         for threads in numbers_of_threads() if fused is None and target in EVERYWHERE else (1,):
             state = State(initial(graph))
-            step = backend.sharing(threads).load(artifact).bind(state)
+            step = backend.for_checks(threads).load(artifact).bind(state)
             for number in range(STEPS):
                 step.run({**batch(graph, number), **hyper})
             yield ExerciseRun(target, threads, digest(graph, state), bool(processor.fused))

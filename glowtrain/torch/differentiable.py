@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from glowtrain.backends.base import Backend
-from glowtrain.compiler.placed import PlacedFunction
+from glowtrain.compiler.address_function import AddressFunction
 from glowtrain.compiler.walk import WALK, arrive, select
 from glowtrain.errors import DifferentiationError
 from glowtrain.grad.halves import Halves, halves
@@ -151,7 +151,7 @@ class Inference:
 
     def __init__(self, formula: Formula) -> None:
         leaves = [leaf.name for leaf in formula.leaves]
-        self._run = PlacedFunction(formula.graph, formula.backend, [*leaves, *formula.named_results])
+        self._run = AddressFunction(formula.graph, formula.backend, [*leaves, *formula.named_results])
         self._results = Allocation([value.type for value in formula.results])
 
     def __call__(self, tensors: Tensors) -> list[torch.Tensor]:
@@ -171,7 +171,7 @@ class Training:
         own = [name for name in parts.forward.outputs if name not in formula.named_results]
         self._results = Allocation([value.type for value in formula.results])
         self._block = Block([parts.forward.outputs[name].type for name in own])
-        self._forward = PlacedFunction(parts.forward, formula.backend, [*leaves, *formula.named_results, *own])
+        self._forward = AddressFunction(parts.forward, formula.backend, [*leaves, *formula.named_results, *own])
         read = {value.name for value in parts.backward.inputs}
         self._read_leaves = [number for number, name in enumerate(leaves) if name in read]
         self._other_leaves = [number for number, name in enumerate(leaves) if name not in read]
@@ -182,7 +182,7 @@ class Training:
             *(f"result{number}" for number in self._read_results),
             *own,
         ]
-        self._backward = PlacedFunction(parts.backward, formula.backend, [*names, *parts.backward.outputs])
+        self._backward = AddressFunction(parts.backward, formula.backend, [*names, *parts.backward.outputs])
         self._gradients = Allocation([value.type for value in formula.gradients.values()])
         order = {number: at for at, number in enumerate(formula.gradients)}
         missing = len(order)

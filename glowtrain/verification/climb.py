@@ -9,7 +9,7 @@ the reference of those after it: a sum of integers is exact, so what is dequanti
 of what rounding explains.
 
 On several threads, over which whatever can be shared out is, code must give the very bits that it gives on one; and so
-must code for another kind of processor that runs here (:meth:`Backend.alike`).
+must code for another kind of processor that runs here (:meth:`Backend.bit_equal`).
 
 A result may be as far from the reference as the interpreter's own rounding explains, and a few roundings more for
 another order of summation. The report names the first rung that differs, and the node or instruction where it begins
@@ -241,14 +241,14 @@ class _Climb:
         if self.backend.threaded and self.rungs[-1].ok:
             self._threads()
         if self.rungs[-1].ok:
-            for words, other in list(self.backend.alike().items())[-1:]:
+            for words, other in list(self.backend.bit_equal().items())[-1:]:
                 self._target(words, other)
 
     def _threads(self) -> None:
         """The same code on one thread and on several."""
         self.begins("threads")
         started = time.perf_counter()
-        alone = self.backend.sharing(1)
+        alone = self.backend.for_checks(1)
         artifact = self._try("threads", lambda: self._artifact(alone))
         if artifact is None:
             return

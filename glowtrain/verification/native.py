@@ -30,9 +30,9 @@ def run_loaded(
 
 def other_on_threads(backend: Backend, artifact: Artifact, graph: Graph, inputs: Arrays, state: Arrays) -> str:
     """What has other bits on several threads than on one, in words; empty if nothing has."""
-    wanted = results_loaded(backend.sharing(1), artifact, graph, inputs, state)
+    wanted = results_loaded(backend.for_checks(1), artifact, graph, inputs, state)
     for threads in THREADS:
-        found = results_loaded(backend.sharing(threads), artifact, graph, inputs, state)
+        found = results_loaded(backend.for_checks(threads), artifact, graph, inputs, state)
         for name, array in wanted.items():
             if found[name].tobytes() != array.tobytes():
                 return f"{name} has other bits on {threads} threads than on one"

@@ -46,7 +46,7 @@ def run_planned(graph: Graph, inputs: Arrays) -> Arrays:
 
 def run_compiled(graph: Graph, inputs: Arrays) -> Arrays:
     """Outputs of the native code. Raises :class:`VerificationError` where they have other bits on several threads."""
-    alone = backend_of("cpu").sharing(1)
+    alone = backend_of("cpu").for_checks(1)
     artifact = arrive(graph, Options(facts=alone.facts), alone.stages(WALK))
     state = {variable.name: variable.initial for variable in graph.variables}
     if problem := other_on_threads(alone, artifact, graph, inputs, state):
@@ -60,7 +60,7 @@ def run_on_targets(graph: Graph, inputs: Arrays) -> Arrays:
     own = backend_of("cpu")
     plan: Plan = arrive(graph, Options(facts=own.facts))
     wanted = _on(own, plan, graph, inputs)
-    for words, other in own.alike().items():
+    for words, other in own.bit_equal().items():
         for name, array in _on(other, plan, graph, inputs).items():
             if not same_bits(wanted[name], array):
                 raise VerificationError(f"{name} has other bits in code for {words}")

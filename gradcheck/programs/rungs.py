@@ -268,11 +268,11 @@ def _stepping(backend: Backend, artifact: Artifact, rungs: Rungs) -> Runner:
 
 def _threads(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
     """Steps of native code on several threads, which share out whatever can be: the same bits as on one."""
-    alone = rungs.backend.sharing(1)
+    alone = rungs.backend.for_checks(1)
     artifact = arrive(rungs.plan, rungs.options, after("plan", alone.stages(WALK)))
     wanted = _steps(alone, artifact, rungs)
     for threads in THREADS:
-        found = _steps(rungs.backend.sharing(threads), artifact, rungs)
+        found = _steps(rungs.backend.for_checks(threads), artifact, rungs)
         for number, (one, several) in enumerate(zip(wanted, found, strict=True), 1):
             for name, array in one.items():
                 error = 0.0 if several[name].tobytes() == array.tobytes() else np.inf
@@ -282,7 +282,7 @@ def _threads(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
 def _targets(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
     """Steps of native code for other kinds of processors that run here: the same bits."""
     wanted = _steps(rungs.backend, rungs.at("compiled"), rungs)
-    for words, other in rungs.backend.alike().items():
+    for words, other in rungs.backend.bit_equal().items():
         artifact = arrive(rungs.plan, rungs.options, after("plan", other.stages(WALK)))
         for number, (own, others) in enumerate(zip(wanted, _steps(other, artifact, rungs), strict=True), 1):
             for name, array in own.items():

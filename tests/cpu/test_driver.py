@@ -44,7 +44,7 @@ def summing(dtype: DType = gt.f32) -> Graph:
 
 
 def bound(graph: Graph, threads: int = 1) -> NativeInstance:
-    backend = Cpu(threads=1) if threads == 1 else Cpu().sharing(threads)
+    backend = Cpu(threads=1) if threads == 1 else Cpu().for_checks(threads)
     state = State({variable.name: variable.initial for variable in graph.variables})
     made = build(graph, backend, DEFAULT).bind(state)
     assert isinstance(made, NativeInstance)

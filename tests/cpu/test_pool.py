@@ -260,7 +260,7 @@ class Pooled(Native):
 
     threads = 1
 
-    def on(self, threads: int) -> Pooled:
+    def with_threads(self, threads: int) -> Pooled:
         """The same, on so many threads."""
         pool = pool_of(threads)
         pool.start()
@@ -280,7 +280,7 @@ def different(subject: Program | Plan, feeds: dict[str, Array], target: Target) 
     """What is not the same on several threads, or without a pool in code that could use one."""
     p, plan = (subject.program, subject) if isinstance(subject, Plan) else (subject, None)
     whole, pooled = bits(Native(p, target, plan), feeds), Pooled(p, target, plan)
-    runs = {0: bits(pooled, feeds), **{threads: bits(pooled.on(threads), feeds) for threads in COUNTS}}
+    runs = {0: bits(pooled, feeds), **{threads: bits(pooled.with_threads(threads), feeds) for threads in COUNTS}}
     return [f"{name} on {threads}" for threads, found in runs.items() for name in whole if found[name] != whole[name]]
 
 
@@ -324,7 +324,7 @@ def test_threads_round_as_the_caller_does() -> None:
     upward, before = {"x86_64": 0x800, "aarch64": 0x400000}[Target.host().triple.split("-")[0]], c_math().fegetround()
     try:
         c_math().fesetround(upward)
-        alone, together = bits(pooled, feeds), [bits(pooled.on(threads), feeds) for threads in COUNTS]
+        alone, together = bits(pooled, feeds), [bits(pooled.with_threads(threads), feeds) for threads in COUNTS]
     finally:
         c_math().fesetround(before)
     assert alone != nearest

@@ -106,7 +106,7 @@ def feeds(graph: Graph, seed: int) -> dict[str, Array]:
 
 def results(graph: Graph, target: Target, batches: Sequence[Mapping[str, Array]]) -> dict[str, bytes]:
     """Everything that steps give and leave."""
-    backend = Cpu(target).sharing(1)
+    backend = Cpu(target).for_checks(1)
     state = State({variable.name: variable.initial for variable in graph.variables})
     step = backend.load(backend.compile(arrive(graph), DEFAULT)).bind(state)
     found: dict[str, bytes] = {}

@@ -49,7 +49,7 @@ def recurrence() -> Graph:
 @pytest.mark.parametrize("graph", [network(), recurrence()], ids=["network", "recurrence"])
 def test_every_task_of_every_call_is_in_one_range(graph: Graph, threads: int) -> None:
     """With everything shared out that can be: ranges lie in their calls and cover all tasks once."""
-    report = profile(graph, gt.Cpu().sharing(threads), 2)
+    report = profile(graph, gt.Cpu().for_checks(threads), 2)
     spans, calls = report.timing.run.spans, report.timing.run.calls
     assert [row.name for row in report.rows] == list(calls)
     assert len(spans[spans["call"] == len(calls)]) == 1
@@ -191,7 +191,7 @@ def test_a_table_has_a_row_for_each_kernel_and_for_the_rest() -> None:
 
 def test_a_trace_follows_the_format() -> None:
     """What Perfetto's importer of JSON asks for: phases, numbers in microseconds, events in a lane that nest."""
-    trace = json.loads(trace_text(profile(network(), gt.Cpu().sharing(3), 3)))
+    trace = json.loads(trace_text(profile(network(), gt.Cpu().for_checks(3), 3)))
     events = trace["traceEvents"]
     named = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert named == {0: "thread 0", 1: "thread 1", 2: "thread 2"}

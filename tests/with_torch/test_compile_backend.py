@@ -12,7 +12,7 @@ from compiled import close, compiled, pair, ramp
 from eager import net
 from torch import nn
 
-from glowtrain.compiler.placed import PlacedFunction
+from glowtrain.compiler.address_function import AddressFunction
 from glowtrain.torch.backend import CapturedFunction, FallbackWarning
 
 pytestmark = pytest.mark.usefixtures("nothing_falls_back")
@@ -48,13 +48,13 @@ def test_modules_are_copied_before_and_after() -> None:
 
 def test_a_call_is_one_native_call_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    before = PlacedFunction.__call__
+    before = AddressFunction.__call__
 
-    def noting(self: PlacedFunction, addresses: Any) -> None:
+    def noting(self: AddressFunction, addresses: Any) -> None:
         calls.append(self.graph.name)
         before(self, addresses)
 
-    monkeypatch.setattr(PlacedFunction, "__call__", noting)
+    monkeypatch.setattr(AddressFunction, "__call__", noting)
     ours = compiled(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)))
     for _ in range(3):
         ours(ramp(8, 6)).sum().backward()

@@ -17,7 +17,7 @@ from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.target import Target
 from glowtrain.backends.thread_count import GRAIN, checked, default
 from glowtrain.errors import ArtifactError
-from glowtrain.stages import Facts, Joint, Options, Stage
+from glowtrain.stages import Facts, FusedStages, Options, Stage
 
 if TYPE_CHECKING:
     from glowtrain.backends.limits import MachineLimits
@@ -71,13 +71,13 @@ class Cpu(Backend):
         target = None if replace(self.target, fused=host.fused) == host else self.target
         return _made, (target, self._choice, self.threads, self.grain, None if fused == host.fused else fused)
 
-    def on(self, threads: int) -> Cpu:
+    def with_threads(self, threads: int) -> Cpu:
         return self._like(threads=checked(threads))
 
-    def sharing(self, threads: int) -> Cpu:
+    def for_checks(self, threads: int) -> Cpu:
         return self._like(threads=threads, grain=0, cache=None)
 
-    def alike(self) -> Mapping[str, Cpu]:
+    def bit_equal(self) -> Mapping[str, Cpu]:
         """This processor with vectors of half the size, and without any."""
         own = self.target.vector_bits
         return {words: self._like(target=self._narrow(words, bits), cache=None) for words, bits in _narrower(own)}
@@ -112,7 +112,7 @@ class Cpu(Backend):
         return (
             *walk,
             Stage("llvm", "a function for each kernel structure", self._generate),
-            Stage("compiled", "machine code", self._emit, joint=Joint(self._generate, self._emit, self._compile)),
+            Stage("compiled", "machine code", self._emit, fused=FusedStages(self._generate, self._emit, self._compile)),
         )
 
     def expect(self) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.base import SPAN, Batches, Executable, Instance, OwnMemory, StepProfile
+from glowtrain.backends.base import SPAN, Batches, Executable, ExecutableMemory, Instance, StepProfile
 from glowtrain.backends.cache.folder import Cache
+from glowtrain.backends.cpu.address_instance import NativeAddressInstance
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.driver import Driver, driving
 from glowtrain.backends.cpu.events.log import EventLog
-from glowtrain.backends.cpu.placed import PlacedNative
 from glowtrain.backends.cpu.threads.pool import pool_of
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.state import State, address_of, zeros
@@ -38,18 +38,20 @@ class NativeExecutable(Executable):
         self.layouts = {slot.name: slot.layout for slot in artifact.slots if slot.kind == "variable"}
 
     @property
-    def memory(self) -> OwnMemory:
+    def memory(self) -> ExecutableMemory:
         artifact = self.artifact
         outputs = sum(type_.nbytes for type_ in artifact.outputs.values())
         constants = sum(array.nbytes for array in artifact.constants.values())
         copies = sum(slot.type.nbytes for slot in artifact.slots if slot.kind == "packed")
-        return OwnMemory(artifact.arena, artifact.workspace * self.threads, outputs, constants + copies, self.threads)
+        return ExecutableMemory(
+            artifact.arena, artifact.workspace * self.threads, outputs, constants + copies, self.threads
+        )
 
     def bind(self, state: State) -> NativeInstance:
         return NativeInstance(self, state)
 
-    def placed(self, names: Sequence[str]) -> PlacedNative:
-        return PlacedNative(self.artifact, self.step, self.pool, self.threads, names)
+    def at_addresses(self, names: Sequence[str]) -> NativeAddressInstance:
+        return NativeAddressInstance(self.artifact, self.step, self.pool, self.threads, names)
 
 
 class NativeInstance(Instance):

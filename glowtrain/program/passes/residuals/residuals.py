@@ -74,11 +74,11 @@ class NarrowResiduals:
 
     def _at(self, level: Budget, budget: Budget, program: Program) -> _Attempt:
         """Save activations in bf16 at a level, then meet the budget."""
-        told = list[tuple[str, str]]()
-        how = replace(self.rematerialize, budget=budget, explain=lambda what, why: told.append((what, why)))
+        reasons = list[tuple[str, str]]()
+        how = replace(self.rematerialize, budget=budget, explain=lambda what, why: reasons.append((what, why)))
         kept = replace(how, budget=level, explain=None).unsliced(program)
         saved = narrow_saved(kept, self.residuals, how.limits.sums)
-        return _Attempt(how.run(saved.program), (*_reasons(saved.narrow), *told))
+        return _Attempt(how.run(saved.program), (*_reasons(saved.narrow), *reasons))
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from glowtrain.backends.base import Backend, PlacedInstance
+from glowtrain.backends.base import AddressInstance, Backend
 from glowtrain.compiler.service import build, enough_memory
 from glowtrain.graph import Graph
 from glowtrain.stages import Options
 
 
-class PlacedFunction:
+class AddressFunction:
     """``f(addresses)``: the graph over memory at the addresses of its inputs, variables and outputs, in the order of
     ``names``. Variables are read and updated in place.
 
@@ -25,13 +25,13 @@ class PlacedFunction:
         options = replace(Options(facts=backend.facts), row_major_variables=True)
         with enough_memory(graph):
             self._executable = build(graph, backend, options)
-            self._idle: list[PlacedInstance] = [self._executable.placed(self.names)]
+            self._idle: list[AddressInstance] = [self._executable.at_addresses(self.names)]
 
     def __call__(self, addresses: Sequence[int]) -> None:
         try:
             instance = self._idle.pop()
         except IndexError:
-            instance = self._executable.placed(self.names)
+            instance = self._executable.at_addresses(self.names)
         try:
             instance.run(addresses)
         finally:

@@ -9,7 +9,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from glowtrain.backends.base import PlacedInstance
+from glowtrain.backends.base import AddressInstance
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.threads.pool import ThreadPool
 from glowtrain.backends.state import zeros
@@ -21,7 +21,7 @@ FIXED = "constant", "unused"
 """Kinds of slots that no call fills."""
 
 
-class PlacedNative(PlacedInstance):
+class NativeAddressInstance(AddressInstance):
     """Arena, workspaces and pointer table of its own; a call fills in the table at once."""
 
     def __init__(
