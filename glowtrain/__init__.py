@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from glowtrain.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from glowtrain import callbacks as callbacks
     from glowtrain import data, errors, grad, gradcheck, losses, nn, onnx_io, ops, optim, quantization
     from glowtrain import serving as serving
     from glowtrain import torch as torch
@@ -71,8 +72,8 @@ _HOMES = {
     "summary": "glowtrain.compiler.outline",
 }
 _MODULES = (
-    "data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim", "quantization", "serving",
-    "torch",
+    "callbacks", "data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim", "quantization",
+    "serving", "torch",
 )  # fmt: skip
 
 # Without from_torch, torch and serving: whoever imports * need not have what these need.

@@ -13,7 +13,7 @@ from glowtrain.errors import InputError, check_extra
 from glowtrain.modes.variables import COUNTERS
 from glowtrain.presentation.words import plural
 from glowtrain.trainer.feed import Data, held_out, named
-from glowtrain.trainer.fit import Moment
+from glowtrain.trainer.moments import Moment
 from glowtrain.trainer.trainer import Trainer
 from glowtrain.types import Array, type_of
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TextIO
@@ -23,28 +24,13 @@ from glowtrain.trainer.graphs import DEFAULT_BATCH, DEFAULT_EPOCHS
 from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
 from glowtrain.trainer.interrupts import Breakable, Interrupts, Terminated
 from glowtrain.trainer.micro_batches.split import check_batches
+from glowtrain.trainer.moments import Callback, Callbacks, Moment
 from glowtrain.trainer.pace import Pace
 from glowtrain.trainer.sources.cut import ArraySource
 from glowtrain.trainer.sources.loader import READ_ONCE, LoaderSource, loader_of
 from glowtrain.trainer.sources.source import BatchRow, BatchSource, EpochRows
 from glowtrain.trainer.steps import Steps
 from glowtrain.types import Array, Shape
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What a callback is told. ``batch`` counts from 1, ``batches`` is how many an epoch has, None where a source of
-    batches does not say; at the end of an epoch, ``record`` is its record."""
-
-    trainer: Steps
-    epoch: int
-    batch: int
-    batches: int | None
-    loss: float
-    record: Record | None = None
-
-
-Callback = Callable[[Moment], None]
 
 
 @dataclass(frozen=True)
@@ -115,7 +101,10 @@ class FitSpec:
         listed=False,
     )
     callbacks: Sequence[Callback] = setting(
-        (), "Functions that get a Moment after each batch and each epoch.", "Steps run one by one then.", listed=False
+        (),
+        "Functions that get a Moment after each batch and each epoch, or objects of glowtrain.callbacks.",
+        "Steps run one by one where something is to be done after each batch.",
+        listed=False,
     )
 
     def __post_init__(self) -> None:
@@ -141,6 +130,9 @@ class Fit:
         self.checkpoint = None if spec.checkpoint is None else Path(spec.checkpoint)
         self.size = trainer.signature.batch_size(spec.batch_size)
         self.interrupts = Interrupts()
+        self.callbacks = Callbacks(spec.callbacks)
+        self.stopped = ""
+        """Why a callback wants training to end, if one does."""
         self.target = spec.epochs if resumed else trainer.position.epoch + spec.epochs
         self.source = self._source(spec.examples, spec.validation)
         self.validation = self._validation(spec.examples, spec.validation)
@@ -169,7 +161,8 @@ class Fit:
         with self.interrupts, training.progress.Display(self.options.progress, total, done) as display:
             self._begin(display)
             try:
-                while self.position.epoch < self.target and not self._out_of_patience():
+                self._call("on_train_begin", math.nan)
+                while self.position.epoch < self.target and not (self._out_of_patience() or self._told_to_stop()):
                     self._epoch(display)
             except (KeyboardInterrupt, Terminated):
                 self._interrupted(display)
@@ -181,6 +174,7 @@ class Fit:
                 if error.epoch is None:
                     raise
                 raise BatchError(f"{error}; {self._last_good()}", error.batch, error.epoch) from error.__cause__
+        self._call("on_train_end", self.history.last.get("loss", math.nan))
         if self.options.restore_best:
             self.trainer.use_best()
         if self.options.plot is not None:
@@ -204,6 +198,9 @@ class Fit:
         began, before = time.perf_counter(), self.position.examples
         with self.source.epoch(self.position) as rows:
             compiling = self._batches(rows, display, began)
+            if self.stopped and self._in_the_middle():
+                self._checkpoint()
+                return
             self.trainer.position.source = rows.state
         seconds = time.perf_counter() - began - compiling
         record = self._record()
@@ -213,14 +210,15 @@ class Fit:
     def _batches(self, rows: EpochRows, display: training.progress.Display, began: float) -> float:
         """Train on the batches of an epoch; the seconds of compiling, which count in no epoch's."""
         epoch, before, compiling = self.position.epoch, self.position.examples, 0.0
-        while (row := rows.next(self.position.batch, self._most)) is not None:
+        while not self.stopped and (row := rows.next(self.position.batch, self._most)) is not None:
             with rows.naming(self.position.batch):
                 compiling += self._prepare(row)
                 done, loss = self._steps(row)
             seconds = time.perf_counter() - began - compiling
             rate = (self.position.examples - before) / max(seconds, 1e-9)
             display.batches(done, epoch + 1, self.target, loss, rate)
-            self._call(Moment(self.trainer, epoch + 1, self.position.batch, self.batches, loss))
+            if self.callbacks.of_batches:
+                self._call("on_batch_end", loss, inputs=row.first().arrays)
             self._between_batches()
         return compiling
 
@@ -256,7 +254,7 @@ class Fit:
     @property
     def _most(self) -> int:
         """How many batches to run in the next call at most: up to where something else is to be done."""
-        if self.options.callbacks:
+        if self.callbacks.of_batches:
             return 1
         batch, every = self.position.batch, self.options.checkpoint_every
         return self.pace.batches if every is None else min(self.pace.batches, every - batch % every)
@@ -293,10 +291,10 @@ class Fit:
         self.trainer.position = Position(self.position.epoch + 1, source=self.position.source)
         if self.options.restore_best and self.history.epochs_without_progress(self.options.min_delta) == 0:
             self.trainer.keep_best()
+        self._call("on_epoch_end", record["loss"], batch=batches, record=record)  # the checkpoint has what they change
         self.log.add(record)
         self._checkpoint()
         display.epoch(record, self.target)
-        self._call(Moment(self.trainer, self.position.epoch, batches, self.batches, record["loss"], record))
 
     def _out_of_patience(self) -> bool:
         patience = self.options.patience
@@ -319,9 +317,30 @@ class Fit:
                     f"{self.checkpoint} is not written over. Lower the learning rate or clip the gradients"
                 )
 
-    def _call(self, moment: Moment) -> None:
-        for callback in self.options.callbacks:
-            callback(moment)
+    def _call(
+        self, event: str, loss: float, *, batch: int | None = None, record: Record | None = None,
+        inputs: Mapping[str, Array] | None = None,
+    ) -> None:  # fmt: skip
+        """Tell callbacks of an event. At the end of an epoch that one is the last that is done."""
+        epoch = self.position.epoch + (record is None)
+        number = self.position.batch if batch is None else batch
+        self.callbacks.call(
+            event,
+            Moment(self.trainer, epoch, number, self.batches, loss, record, inputs or {}, self._stop),
+        )
+
+    def _stop(self, reason: str) -> None:
+        self.stopped = self.stopped or reason
+
+    def _told_to_stop(self) -> bool:
+        """Whether a callback wants training to end."""
+        if self.stopped:
+            self.history.stopped = self.stopped
+        return bool(self.stopped)
+
+    def _in_the_middle(self) -> bool:
+        """Whether batches of the epoch are left, as far as is known."""
+        return self.batches is None or self.position.batch < self.batches
 
     def _interrupted(self, display: training.progress.Display) -> None:
         """Keep what there is: the state is whole between steps, and the checkpoint on disk is whole in any case."""

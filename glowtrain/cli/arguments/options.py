@@ -151,6 +151,12 @@ Out = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Begin anew in place of an existing checkpoint.", rich_help_panel=OUTPUT)
 ]
+TensorBoard = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help=r"Events for TensorBoard (needs glowtrain\[tensorboard]).", rich_help_panel=OUTPUT
+    ),
+]
 StepOut = Annotated[
     Path | None, typer.Option(metavar="F", help="The whole training step as an ONNX model.", rich_help_panel=OUTPUT)
 ]

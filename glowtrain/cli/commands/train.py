@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from glowtrain import callbacks
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.cache import BackendOptions
 from glowtrain.cli.arguments.feed import Fed, feed, stored
@@ -27,6 +28,7 @@ from glowtrain.trainer.fit import FitSpec
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.interrupts import Terminated
+from glowtrain.trainer.moments import Callback
 from glowtrain.trainer.settings import TrainingSettings
 
 
@@ -37,6 +39,7 @@ class TrainFiles:
     out_path: options.Out
     overwrite: options.Overwrite = False
     step_out: options.StepOut = None
+    tensorboard: options.TensorBoard = None
     opset: options.Opset = None
 
     def check(self, fit: Given) -> None:
@@ -52,6 +55,11 @@ class TrainFiles:
         check_writable(self.out_path, checkpoint, fit["log"], self.step_out)
         if fit["plot"] is not None:
             check_plot(fit["plot"])
+
+    @property
+    def loggers(self) -> list[Callback]:
+        """Callbacks that write. Raises :class:`MissingExtraError`."""
+        return [] if self.tensorboard is None else [callbacks.TensorBoard(self.tensorboard)]
 
     def check_savable(self, trainer: Trainer) -> None:
         """Raise :class:`ModelError` before training for what could not be saved after it."""
@@ -113,7 +121,9 @@ def _fit(trainer: Trainer, fed: Fed, files: TrainFiles, fit: Given) -> None:
     """Train; at Ctrl-C or SIGTERM keep what there is."""
     best = fit["patience"] is not None
     try:
-        trainer.fit(fed.train, validation=fed.valid, restore_best=best, progress=sys.stdout, **fit)
+        trainer.fit(
+            fed.train, validation=fed.valid, restore_best=best, progress=sys.stdout, callbacks=files.loggers, **fit
+        )
     except InputError as error:
         raise InputError(fed.explained(str(error))) from None
     except (KeyboardInterrupt, Terminated) as wish:
