@@ -55,7 +55,7 @@ def faces_of(faces: object) -> tuple[str, ...]:
     return tuple(faces)
 
 
-def words_of(command: object, option: str) -> list[str]:
+def split_command(command: object, option: str) -> list[str]:
     """The words of a command, split as a shell does. ``option`` is where it was given."""
     if not isinstance(command, str):
         raise BundleError(f"{option} must be a command as in a shell, not {kind_of(command)}")

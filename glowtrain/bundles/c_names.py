@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from glowtrain.bundles.faces.words import words
+from glowtrain.bundles.faces.identifiers import word_set
 
-_FLOATING = words(
+_FLOATING = word_set(
     "acos acosh asin asinh atan atan2 atanh cabs cacos cacosh carg casin casinh catan catanh cbrt ccos ccosh ceil "
     "cexp cimag clog conj copysign cos cosh cpow cproj creal csin csinh csqrt ctan ctanh erf erfc exp exp2 expm1 fabs "
     "fdim floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint "
@@ -18,7 +18,7 @@ _FLOATING = words(
     "tanh tgamma trunc"
 )
 """With versions for float and long double."""
-_FUNCTIONS = words(
+_FUNCTIONS = word_set(
     "a64l abort abs accept access alarm aligned_alloc alloca alphasort asctime assert at_quick_exit atexit atof atoi "
     "atol atoll basename bind bsearch btowc c16rtomb c32rtomb call_once calloc catclose catgets catopen cfgetispeed "
     "cfgetospeed cfsetispeed cfsetospeed chdir chmod chown clearerr clock clock_getcpuclockid clock_getres "
@@ -72,7 +72,7 @@ _FUNCTIONS = words(
     "wcstoll wcstombs wcstoul wcstoull wcstoumax wcswcs wcswidth wcsxfrm wctob wctomb wctrans wctype wcwidth wmemchr "
     "wmemcmp wmemcpy wmemmove wmemset wordexp wordfree wprintf write writev wscanf y0 y1 yn"
 )
-_OBJECTS = words(
+_OBJECTS = word_set(
     "DIR FILE clock_t daylight dev_t dirent div div_t environ fd_set fenv flock fpos_t gid_t group hostent id_t ino_t "
     "iovec itimerval jmp_buf key_t lconv ldiv_t lldiv_t max_align_t mbstate_t mode_t msghdr netent nullptr_t off_t "
     "optarg opterr optind option optopt passwd pid_t pollfd protoent ptrdiff_t rlimit rusage servent sig_atomic_t "
@@ -80,13 +80,13 @@ _OBJECTS = words(
     "timespec timeval timezone tm tms tzname uid_t utimbuf utmpx utsname va_list wchar_t wctrans_t wctype_t wint_t"
 )
 """Variables, structures and types."""
-MACROS = words(
+MACROS = word_set(
     "BUFSIZ EDOM EILSEQ EOF ERANGE EXIT_FAILURE EXIT_SUCCESS FLT_MAX HUGE_VAL I INFINITY INT_MAX INT_MIN LC_ALL "
     "LONG_MAX LONG_MIN NAN NDEBUG NULL PATH_MAX RAND_MAX SIGINT SIGTERM UINT_MAX errno i386 linux unix "
     "stdin stdout stderr L_ctermid L_cuserid L_tmpnam P_tmpdir"
 )
 """Macros that are not called, with those that compilers define for Unix: no parameter is called so either."""
-_HEADERS = words(
+_HEADERS = word_set(
     "aio alloca assert complex ctype dirent dlfcn errno fcntl fenv float ftw getopt glob grp iconv inttypes iso646 "
     "langinfo libgen limits locale malloc math memory mqueue netdb poll pthread pwd regex sched search semaphore "
     "setjmp signal spawn stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string strings "
@@ -96,15 +96,15 @@ _HEADERS = words(
     "syslimits vadefs"
 )
 """Headers of the library, and those that they include themselves, from whatever folder ``-I`` names first."""
-_LINKED = words("c dl gcc gcc_eh gcc_s m pthread rt util")
+_LINKED = word_set("c dl gcc gcc_eh gcc_s m pthread rt util")
 """Libraries that compilers link by ``-lNAME``, for which they would take ``libNAME.a``."""
-_STEMS = words("aio atomic cnd malloc_usable mtx sem timespec tss") | words("f mm r w x")
+_STEMS = word_set("aio atomic cnd malloc_usable mtx sem timespec tss") | word_set("f mm r w x")
 """What is a name of the library with an ending of ours: ``sem_init``, ``aio_read``, and in capitals ``F_OK``."""
 _NAMES = _FUNCTIONS | _FLOATING | _OBJECTS | MACROS | _HEADERS | _LINKED | _STEMS
 _FAMILIES = re.compile(r"(atomic|posix|pthread)_\w*|u?int(_least|_fast)?\d+_t|u?int(max|ptr)_t")
 
 
-def is_taken(name: str) -> bool:
+def is_reserved(name: str) -> bool:
     """Whether a name is one of C's library, or would become one."""
     stem = re.sub(r"_(l|r|unlocked)$", "", name)
     single = name[:-1] if name[-1:] in ("f", "l") else ""

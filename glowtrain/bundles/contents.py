@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
-from glowtrain.bundles.c_names import is_taken
+from glowtrain.bundles.c_names import is_reserved
 from glowtrain.errors import BundleError
 from glowtrain.graph import Constant, Graph, Template, Value, Variable, no_model, substituted
 from glowtrain.losses import Loss, LossFunction, as_loss
@@ -162,7 +162,7 @@ def identifier(name: str) -> str:
 def bundle_name(name: str) -> str:
     """What a bundle's symbols and files begin with: an identifier that is none of C's library."""
     found = identifier(name)
-    return f"m_{found}" if is_taken(found) else found
+    return f"m_{found}" if is_reserved(found) else found
 
 
 def _roles(step: Graph, predict: Graph, parameters: tuple[str, ...]) -> dict[str, Role]:

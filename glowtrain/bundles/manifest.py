@@ -34,7 +34,7 @@ def manifest(module: BundleModule, files: Mapping[str, bytes]) -> str:
         "functions": {function.name: _function(function) for function in module.functions},
         "variables": [
             {"name": p.name, "dtype": str(p.type.dtype), "shape": p.type.shape, "role": p.role, "offset": p.offset}
-            for p in module.memory.places
+            for p in module.memory.slots
         ],
         "files": {name: {"bytes": len(data), "sha256": _digest(data)} for name, data in files.items()},
     }

@@ -15,7 +15,7 @@ from glowtrain.types import Array, TensorType
 
 
 @dataclass(frozen=True)
-class Place:
+class VariableSlot:
     """A variable: its type, the order of its axes in memory, its role, and the byte at which it begins."""
 
     name: str
@@ -46,9 +46,9 @@ class Place:
 class VariableMemory:
     """The memory of all variables: first those that begin with what ``image`` says, then those that begin with zeros,
     then those that nobody knows before they are set or loaded: their bytes are all ones, which is NaN in floats.
-    ``places`` are in the order of files."""
+    ``slots`` are in the order of files."""
 
-    places: tuple[Place, ...]
+    slots: tuple[VariableSlot, ...]
     image: bytes
     zeros: int
     unknown: int
@@ -62,62 +62,62 @@ class VariableMemory:
     @property
     def types(self) -> dict[str, TensorType]:
         """In the order of files."""
-        return {place.name: place.type for place in self.places}
+        return {slot.name: slot.type for slot in self.slots}
 
     @property
-    def by_name(self) -> dict[str, Place]:
-        return {place.name: place for place in self.places}
+    def by_name(self) -> dict[str, VariableSlot]:
+        return {slot.name: slot for slot in self.slots}
 
 
-def placed(
+def lay_out(
     variables: Sequence[Variable],
     roles: Mapping[str, Role],
     layouts: Mapping[str, tuple[int, ...]],
     alignment: int,
     *,
-    known: bool,
+    initialised: bool,
 ) -> VariableMemory:
-    """Places for variables, each at a multiple of ``alignment``. Without ``known`` parameters and statistics are
+    """Places for variables, each at a multiple of ``alignment``. Without ``initialised`` parameters and statistics are
     unknown at the start."""
-    unknown = [v for v in variables if not known and roles[v.name] != "state"]
+    unknown = [v for v in variables if not initialised and roles[v.name] != "state"]
     rest = [v for v in variables if v not in unknown]
     zeros = [v for v in rest if not np.asarray(v.initial).view(np.ndarray).tobytes().strip(b"\0")]
     image = [v for v in rest if v not in zeros]
-    places: list[Place] = []
-    ends = [_place(group, roles, layouts, alignment, places) for group in (image, zeros, unknown)]
-    first, ordered = places[: len(image)], in_file_order({place.name: place.type for place in places})
+    slots: list[VariableSlot] = []
+    ends = [_append(group, roles, layouts, alignment, slots) for group in (image, zeros, unknown)]
+    first, ordered = slots[: len(image)], in_file_order({slot.name: slot.type for slot in slots})
     sizes = [after - before for before, after in zip((0, *ends), ends, strict=False)]
-    by_name = {place.name: place for place in places}
+    by_name = {slot.name: slot for slot in slots}
     return VariableMemory(
         tuple(by_name[name] for name in ordered), _image(first, ends[0]), sizes[1], sizes[2], alignment
     )
 
 
-def _place(
+def _append(
     variables: Iterable[Variable],
     roles: Mapping[str, Role],
     layouts: Mapping[str, tuple[int, ...]],
     alignment: int,
-    places: list[Place],
+    slots: list[VariableSlot],
 ) -> int:
     """Append places for variables; the byte behind all of them."""
-    offset = _end(places, alignment)
+    offset = _end(slots, alignment)
     for variable in variables:
         layout = layouts.get(variable.name, tuple(range(variable.rank)))
         initial = np.ascontiguousarray(variable.initial).reshape(variable.shape)
-        places.append(Place(variable.name, variable.type, layout, roles[variable.name], offset, initial))
-        offset = _end(places, alignment)
+        slots.append(VariableSlot(variable.name, variable.type, layout, roles[variable.name], offset, initial))
+        offset = _end(slots, alignment)
     return offset
 
 
-def _end(places: Sequence[Place], alignment: int) -> int:
-    if not places:
+def _end(slots: Sequence[VariableSlot], alignment: int) -> int:
+    if not slots:
         return 0
-    return math.ceil((places[-1].offset + places[-1].type.nbytes) / alignment) * alignment
+    return math.ceil((slots[-1].offset + slots[-1].type.nbytes) / alignment) * alignment
 
 
-def _image(places: Sequence[Place], size: int) -> bytes:
+def _image(slots: Sequence[VariableSlot], size: int) -> bytes:
     image = bytearray(size)
-    for place in places:
-        image[place.offset : place.offset + place.type.nbytes] = place.stored
+    for slot in slots:
+        image[slot.offset : slot.offset + slot.type.nbytes] = slot.stored
     return bytes(image)

@@ -15,7 +15,7 @@ from glowtrain.backends.table import LinkableModule
 from glowtrain.backends.target import Target
 from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.interface import VERSION, Interface, interface_text
-from glowtrain.bundles.memory import VariableMemory, placed
+from glowtrain.bundles.memory import VariableMemory, lay_out
 from glowtrain.bundles.signature import BundleFunction, function_of, hyper_of
 from glowtrain.compiler import service
 from glowtrain.errors import BundleError
@@ -73,8 +73,8 @@ class BundleModule:
     @property
     def _said(self) -> Sequence[Any]:
         signatures = [[f.name, *(str(t) for t in (*f.inputs, *f.hyper, *f.outputs))] for f in self.functions]
-        places = [[place.name, str(place.type), place.offset, place.layout] for place in self.memory.places]
-        return [self.name, self.target.name, signatures, places, self.memory.size, self.threads]
+        slots = [[slot.name, str(slot.type), slot.offset, slot.layout] for slot in self.memory.slots]
+        return [self.name, self.target.name, signatures, slots, self.memory.size, self.threads]
 
     @cached_property
     def interface(self) -> Interface:
@@ -109,7 +109,7 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     _check_natives(contents.name, module)
     functions = tuple(function_of(contents.name, name, code) for name, code in module.functions.items())
     layouts = {name: layout for code in module.functions.values() for name, layout in code.layouts.items()}
-    memory = placed(contents.variables, contents.roles, layouts, target.alignment, known=known)
+    memory = lay_out(contents.variables, contents.roles, layouts, target.alignment, initialised=known)
     return BundleModule(contents, target, module.text, functions, memory, threads, options)
 
 

@@ -10,7 +10,7 @@ from glowtrain.backends.table import LinkableFunction
 from glowtrain.bundles.c_names import MACROS
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.contents import STEP, identifier
-from glowtrain.bundles.faces.words import named, unused, words
+from glowtrain.bundles.faces.identifiers import named, unused, word_set
 from glowtrain.grad.training import LOSS
 from glowtrain.optim import HYPER
 from glowtrain.types import DType, TensorType
@@ -54,7 +54,7 @@ KEYWORDS = frozenset(_KEYWORDS.split())
 _TYPES = "int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t size_t"
 RESERVED = KEYWORDS | MACROS | {"handle", "hyper", LOSS, *_TYPES.split()}
 """Keywords, types, macros and parameters of the interface: no input or output is called so."""
-_INTERFACE = words(
+_INTERFACE = word_set(
     "alignment arena_bytes close defaults error file_bytes find get h handle hpp hyper init load load_file memory "
     "message model open owned parallel_for parameter predict read reset return_codes save save_file set size sizes "
     "state statistic step threads variable variables variables_bytes version write"
@@ -109,28 +109,28 @@ def function_of(bundle: str, name: str, code: LinkableFunction) -> BundleFunctio
     hyper = {source: type_ for source, type_ in given.items() if source.startswith(HYPER)}
     inputs = {source: type_ for source, type_ in given.items() if source not in hyper}
     outputs = {name: buffer.type for name, buffer in program.outputs.items()}
-    taken = {LOSS} & outputs.keys()
+    reserved = {LOSS} & outputs.keys()
     return BundleFunction(
         name,
-        tuple(_tensors(bundle, inputs, taken)),
+        tuple(_tensors(bundle, inputs, reserved)),
         tuple(BundleTensor(identifier(s.removeprefix(HYPER)), s, type_) for s, type_ in hyper.items()),
-        tuple(_tensors(bundle, outputs, taken - {LOSS})),
+        tuple(_tensors(bundle, outputs, reserved - {LOSS})),
         code,
     )
 
 
-def _tensors(bundle: str, types: Mapping[str, TensorType], taken: set[str]) -> Sequence[BundleTensor]:
+def _tensors(bundle: str, types: Mapping[str, TensorType], reserved: set[str]) -> Sequence[BundleTensor]:
     """Tensors whose names in C differ, from those that are taken, too, which they join."""
     names = dict[str, str]()
     for source in sorted(types, key=lambda each: identifier(each) != each):  # what can keep its name does
-        names[source] = unused(_named_in_c(bundle, source, taken), taken)
-        taken.add(names[source])
+        names[source] = unused(_named_in_c(bundle, source, reserved), reserved)
+        reserved.add(names[source])
     return [BundleTensor(names[source], source, type_) for source, type_ in types.items()]
 
 
-def _named_in_c(bundle: str, source: str, taken: Set[str]) -> str:
+def _named_in_c(bundle: str, source: str, reserved: Set[str]) -> str:
     name, prefix = identifier(source), f"{bundle.lower()}_"
-    if source == LOSS and LOSS not in taken:
+    if source == LOSS and LOSS not in reserved:
         return name
     own = name.lower() == bundle.lower() or (
         name.lower().startswith(prefix) and name.lower().removeprefix(prefix) in _INTERFACE

@@ -46,7 +46,7 @@ class Loaded:
     def __init__(self, module: BundleModule) -> None:
         self.module = module
         functions = ["init", "error", *(f.name for f in module.functions)]
-        if module.memory.places:
+        if module.memory.slots:
             functions += ["reset", "find", "get", "set", "save", "load", "variables"]
         self._library = toolchain.load([module.code], [f"{module.name}_{name}" for name in functions])
 
@@ -134,17 +134,17 @@ class Instance:
 
     def get(self, variable: str) -> Array:
         """A variable's value."""
-        place = self.module.memory.by_name[variable]
-        held = self._memory([place.type.nbytes])
+        slot = self.module.memory.by_name[variable]
+        held = self._memory([slot.type.nbytes])
         (piece,) = held.pieces
         given = ctypes.c_uint32(self.find(variable)), ctypes.c_void_p(piece.ctypes.data), ctypes.c_size_t(piece.nbytes)
         assert self._checked(self.loaded.call("get", self.address, *given), held) == 0
-        return piece.view(place.type.dtype.numpy).reshape(place.type.shape).copy()
+        return piece.view(slot.type.dtype.numpy).reshape(slot.type.shape).copy()
 
     def set(self, variable: str, value: Any) -> int:
         """Set a variable to an array of its type; the error code."""
-        place = self.module.memory.by_name[variable]
-        array = np.ascontiguousarray(value, place.type.dtype.numpy)
+        slot = self.module.memory.by_name[variable]
+        array = np.ascontiguousarray(value, slot.type.dtype.numpy)
         held = self._memory([array.nbytes])
         (piece,) = held.pieces
         piece[...] = array.reshape(-1).view(np.uint8)
@@ -158,7 +158,7 @@ class Instance:
 
     def values(self) -> dict[str, Array]:
         """All variables."""
-        return {place.name: self.get(place.name) for place in self.module.memory.places}
+        return {slot.name: self.get(slot.name) for slot in self.module.memory.slots}
 
     def saved(self, fails_at: int | None = None) -> tuple[int, bytes]:
         """The error code of ``save``, and the file; the callback takes no byte from one on."""

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import glowtrain as gt
 from glowtrain.backends.target import Target
 from glowtrain.bundles.libraries import linking
-from glowtrain.bundles.verify.elsewhere import ExampleRunner
+from glowtrain.bundles.verify.example_runner import ExampleRunner
 from glowtrain.cli import app
 from glowtrain.errors import BundleError, GlowtrainError
 from glowtrain.graph import Value

@@ -15,9 +15,9 @@ import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.target import Target
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.verify.elsewhere import ExampleRunner, parsed
+from glowtrain.bundles.verify.example_runner import ExampleRunner, parsed
 from glowtrain.bundles.verify.record import Record, check_against, difference, record_of, require_same
-from glowtrain.bundles.verify.trace import Words, backend_like, checksum, trace_of
+from glowtrain.bundles.verify.trace import BatchGenerator, backend_like, checksum, trace_of
 from glowtrain.cli import app
 from glowtrain.errors import BundleError, VerificationError
 from tests.bundles.in_process import Loaded, compiled, contents
@@ -28,7 +28,7 @@ MLP = contents(CASES["mlp"]().trainer, dims={"batch": BATCH}).fixed()
 
 
 def test_batches_are_words_of_the_generator() -> None:
-    words, last, expected = Words(7), 7, []
+    words, last, expected = BatchGenerator(7), 7, []
     for _ in range(24):
         last = (last * 1664525 + 1013904223) % 2**32
         expected.append(last >> 24)
@@ -41,7 +41,7 @@ def test_batches_are_words_of_the_generator() -> None:
 def test_what_a_program_prints_is_read_back() -> None:
     trace = trace_of(MLP, HERE, 2)
     module = compiled(MLP)
-    numbers = {place.name: number for number, place in enumerate(module.memory.places)}
+    numbers = {slot.name: number for number, slot in enumerate(module.memory.slots)}
     lines = []
     for line, step in zip(str(trace).splitlines(), (*trace.steps, None), strict=True):
         lines.append(line)
@@ -56,7 +56,7 @@ def printed(steps: int) -> tuple[list[str], BundleModule]:
     trace, module = trace_of(MLP, HERE, steps), compiled(MLP)
     lines = str(trace).splitlines()
     for number, step in reversed(list(enumerate(trace.steps, 1))):
-        numbers = {place.name: each for each, place in enumerate(module.memory.places)}
+        numbers = {slot.name: each for each, slot in enumerate(module.memory.slots)}
         lines[number:number] = [f"variable {numbers[name]}: {bits}" for name, bits in step.variables.items()]
     return lines, module
 
@@ -142,7 +142,7 @@ def test_a_target_computes_what_is_expected_of_it(name: str) -> None:
     target = Target.named(name)
     if not target.runs_here:
         return
-    instance, words = Loaded(compiled(MLP, target=target)).instance(), Words()
+    instance, words = Loaded(compiled(MLP, target=target)).instance(), BatchGenerator()
     for step in trace_of(MLP, backend_like(target), 3).steps:
         batch = {each.source: words.batch(each.type) for each in instance.function("step").inputs}
         assert instance.run("step", batch)["loss"].tobytes()[::-1].hex() == step.loss

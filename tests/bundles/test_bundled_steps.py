@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import glowtrain as gt
 from glowtrain.bundles.contents import PREDICT, Contents
-from glowtrain.bundles.memory import Place, placed
+from glowtrain.bundles.memory import VariableSlot, lay_out
 from glowtrain.bundles.module import BundleModule
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Value
@@ -112,7 +112,7 @@ def test_a_quantized_model_predicts_the_same_bits() -> None:
     model = quantize(mlp, calibration()).model
     batch = {"x": calibration()["x"][:BATCH]}
     module = compiled(contents(model, dims={"batch": BATCH}))
-    assert not module.memory.places
+    assert not module.memory.slots
     found = Loaded(module).instance().run("predict", batch)
     expected = gt.compile(model)(batch)
     assert {name: array.tobytes() for name, array in found.items()} == {n: a.tobytes() for n, a in expected.items()}
@@ -262,10 +262,10 @@ def planted(case: Case) -> BundleModule:
 def test_a_wrong_slot_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["mlp"]()
     module = planted(case)
-    places = module.memory.by_name
-    hidden = [name for name in places if name.startswith("hidden.weight")]
+    slots = module.memory.by_name
+    hidden = [name for name in slots if name.startswith("hidden.weight")]
     assert len(hidden) > 1
-    swapped = {**places, hidden[0]: places[hidden[1]], hidden[1]: places[hidden[0]]}
+    swapped = {**slots, hidden[0]: slots[hidden[1]], hidden[1]: slots[hidden[0]]}
     monkeypatch.setattr(type(module.memory), "by_name", swapped)
     assert differs(module, case)
 
@@ -274,9 +274,9 @@ def test_a_wrong_slot_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_strides_of_another_layout_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["cnn"]()
     module = planted(case)
-    assert any(place.layout != tuple(range(place.type.rank)) for place in module.memory.places)
-    strides = Place.strides.fget
-    monkeypatch.setattr(Place, "strides", property(lambda place: tuple(reversed(strides(place)))))
+    assert any(slot.layout != tuple(range(slot.type.rank)) for slot in module.memory.slots)
+    strides = VariableSlot.strides.fget
+    monkeypatch.setattr(VariableSlot, "strides", property(lambda slot: tuple(reversed(strides(slot)))))
     assert differs(module, case)
 
 
@@ -294,8 +294,8 @@ def test_places_do_not_overlap() -> None:
         graph = make().trainer.graphs
         step = graph.step_of(graph.example)
         roles = {variable.name: "parameter" for variable in step.variables}
-        memory = placed(step.variables, roles, {}, 64, known=True)
-        ends = sorted((place.offset, place.offset + place.type.nbytes) for place in memory.places)
+        memory = lay_out(step.variables, roles, {}, 64, initialised=True)
+        ends = sorted((slot.offset, slot.offset + slot.type.nbytes) for slot in memory.slots)
         assert all(end <= begin for (_, end), (begin, _) in pairwise(ends))
         assert ends[-1][1] <= memory.size
-        assert all(place.offset % 64 == 0 for place in memory.places)
+        assert all(slot.offset % 64 == 0 for slot in memory.slots)

@@ -155,7 +155,7 @@ def test_variables_that_there_are_not_and_other_sizes() -> None:
     before, place = bits(instance), loaded().module.memory.by_name[NAME]
     room = np.zeros(place.type.nbytes, np.uint8)
     number, size = ctypes.c_uint32(instance.find(NAME)), place.type.nbytes
-    count = len(loaded().module.memory.places)
+    count = len(loaded().module.memory.slots)
     for name in ("get", "set"):
         for wrong in (count, count + 1, 0xFFFFFFFF):
             arguments = ctypes.c_uint32(wrong), room.ctypes.data, ctypes.c_size_t(size)
@@ -168,10 +168,10 @@ def test_variables_that_there_are_not_and_other_sizes() -> None:
 
 
 def test_names_that_no_variable_has() -> None:
-    instance, count = trained(), len(loaded().module.memory.places)
+    instance, count = trained(), len(loaded().module.memory.slots)
     for name in (None, "", NAME[:-1], f"{NAME}s", "unknown"):
         assert instance.find(name) == count
-    numbers = [instance.find(place.name) for place in loaded().module.memory.places]
+    numbers = [instance.find(place.name) for place in loaded().module.memory.slots]
     assert numbers == list(range(count))
 
 
@@ -236,7 +236,7 @@ def test_a_saved_file_is_safetensors() -> None:
     _, file = instance.saved()
     said = json.loads(file[8 : header(file)])
     data = file[header(file) :]
-    for place in loaded().module.memory.places:
+    for place in loaded().module.memory.slots:
         begin, end = said[place.name]["data_offsets"]
         array: Array = np.frombuffer(data[begin:end], place.type.dtype.numpy).reshape(said[place.name]["shape"])
         assert array.tobytes() == instance.get(place.name).tobytes()

@@ -12,8 +12,8 @@ import glowtrain as gt
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.faces.c.cpp import KEYWORDS as OF_CPP
 from glowtrain.bundles.faces.fortran.names import wrapped
+from glowtrain.bundles.faces.identifiers import named
 from glowtrain.bundles.faces.rust.crate import KEYWORDS as OF_RUST
-from glowtrain.bundles.faces.words import named
 from glowtrain.cli import app
 from glowtrain.errors import BundleError
 from glowtrain.graph import Graph, Input

@@ -37,6 +37,6 @@ def test_an_object_needs_nothing_and_holds_nothing_that_is_written(name: str, th
 
 def names(module: BundleModule) -> list[str]:
     """What headers declare."""
-    variables = ["find", "get", "set", "reset", "save", "load", "variables"] if module.memory.places else []
+    variables = ["find", "get", "set", "reset", "save", "load", "variables"] if module.memory.slots else []
     hyper = ["defaults"] if module.hyper else []
     return ["init", "error", "sizes", *variables, *hyper, *(function.name for function in module.functions)]

@@ -23,10 +23,10 @@ def instance_of(name: str, *, known: bool = True) -> Instance:
 def test_what_is_set_is_what_is_got(name: str) -> None:
     instance = instance_of(name)
     random, wanted = np.random.default_rng(0), {}
-    for place in instance.module.memory.places:
-        raw = random.integers(0, 256, place.type.nbytes, np.uint8)
-        wanted[place.name] = raw.view(place.type.dtype.numpy).reshape(place.type.shape)
-        assert instance.set(place.name, wanted[place.name]) == 0
+    for slot in instance.module.memory.slots:
+        raw = random.integers(0, 256, slot.type.nbytes, np.uint8)
+        wanted[slot.name] = raw.view(slot.type.dtype.numpy).reshape(slot.type.shape)
+        assert instance.set(slot.name, wanted[slot.name]) == 0
     assert {n: v.tobytes() for n, v in instance.values().items()} == {n: v.tobytes() for n, v in wanted.items()}
 
 
@@ -55,9 +55,9 @@ def test_weights_that_were_left_out_are_nan_until_they_are_loaded() -> None:
     case = CASES["cnn"]()
     _, loaded = trainer_and_bundle(case.trainer, known=False)
     instance, batch = loaded.instance(), case.batch(np.random.default_rng(1))
-    for place in loaded.module.memory.places:
-        unknown = place.role != "state" and place.type.dtype.is_float
-        assert np.isnan(instance.get(place.name)).all() == unknown, place.name
+    for slot in loaded.module.memory.slots:
+        unknown = slot.role != "state" and slot.type.dtype.is_float
+        assert np.isnan(instance.get(slot.name)).all() == unknown, slot.name
     assert np.isnan(instance.run("predict", batch)["output"]).all()
     known = trainer_and_bundle(CASES["cnn"]().trainer)[1].instance()
     _, file = known.saved()
@@ -74,7 +74,7 @@ def test_the_object_with_weights_and_without_read_the_same_files() -> None:
 
 def test_what_is_not_trained_is_no_variable() -> None:
     instance = instance_of("frozen")
-    names = {place.name for place in instance.module.memory.places}
+    names = {slot.name for slot in instance.module.memory.slots}
     assert "linear.weight" in names
     assert not any(name.startswith(("conv", "batch_norm")) for name in names)
 
@@ -82,20 +82,20 @@ def test_what_is_not_trained_is_no_variable() -> None:
 def test_the_table_of_variables_says_where_they_are() -> None:
     instance = instance_of("several")
     module = instance.module
-    struct, places = module.interface.variable, module.memory.places
+    struct, slots = module.interface.variable, module.memory.slots
     library = instance.loaded.exported("variables")
-    for number, place in enumerate(places):
+    for number, slot in enumerate(slots):
         row = library + number * struct.size
         read = {name: _field(row + struct.offset(name), type_.text) for name, type_ in struct.fields.items()}
-        assert ctypes.string_at(read["name"]).decode() == place.name
-        assert ctypes.string_at(read["type"]).decode() == place.type.dtype.name
-        assert ROLES[read["role"]] == place.role
-        assert (read["size"], read["rank"]) == (place.type.dtype.size, place.type.rank)
-        assert (read["elements"], read["offset"]) == (place.type.size, place.offset)
-        shape = (ctypes.c_uint32 * place.type.rank).from_address(read["shape"])
-        assert tuple(shape) == place.type.shape
-        strides = (ctypes.c_uint32 * place.type.rank).from_address(read["strides"])
-        assert tuple(strides) == place.strides
+        assert ctypes.string_at(read["name"]).decode() == slot.name
+        assert ctypes.string_at(read["type"]).decode() == slot.type.dtype.name
+        assert ROLES[read["role"]] == slot.role
+        assert (read["size"], read["rank"]) == (slot.type.dtype.size, slot.type.rank)
+        assert (read["elements"], read["offset"]) == (slot.type.size, slot.offset)
+        shape = (ctypes.c_uint32 * slot.type.rank).from_address(read["shape"])
+        assert tuple(shape) == slot.type.shape
+        strides = (ctypes.c_uint32 * slot.type.rank).from_address(read["strides"])
+        assert tuple(strides) == slot.strides
 
 
 def _field(address: int, type_: str) -> int:

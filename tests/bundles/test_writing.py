@@ -76,7 +76,7 @@ def test_weights_beside_the_object_or_nowhere(weights: Any, tmp_path: Path) -> N
     assert made.module.memory.unknown > 0
     if weights == "file":
         arrays = load_safetensors((tmp_path / "mlp.safetensors").read_bytes())
-        assert set(arrays) == {place.name for place in made.module.memory.places}
+        assert set(arrays) == {slot.name for slot in made.module.memory.slots}
 
 
 def test_the_example_prints_what_is_expected_with_any_names(tmp_path: Path) -> None:

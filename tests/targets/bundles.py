@@ -24,7 +24,7 @@ from glowtrain.bundles.contents import STEP, Contents
 from glowtrain.bundles.faces.c.example import program
 from glowtrain.bundles.faces.c.header import header
 from glowtrain.bundles.module import BundleModule, module_of
-from glowtrain.bundles.verify.elsewhere import parsed
+from glowtrain.bundles.verify.example_runner import parsed
 from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
 from glowtrain.graph import Value
 from glowtrain.lower.forward_updates import residuals_for

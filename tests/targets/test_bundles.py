@@ -12,7 +12,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.bundles.verify.elsewhere import parsed
+from glowtrain.bundles.verify.example_runner import parsed
 from glowtrain.bundles.verify.record import difference
 from glowtrain.graph import Graph, Input, Variable
 from tests.targets.bundles import EVERY, MODELS, executed, here, linked, module_for, there, told, written

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 import glowtrain as gt
 from glowtrain import models
-from glowtrain.bundles.verify.trace import Words, trace_of
+from glowtrain.bundles.verify.trace import BatchGenerator, trace_of
 from glowtrain.graph import Value
 from tests.compiler import networks
 from tests.targets.in_wasmtime import WasmBundle
@@ -76,7 +76,7 @@ def halves(x: Value) -> Value:
 
 def _steps(bundle: WasmBundle) -> str:
     """What ``steps.mjs`` prints, by wasmtime."""
-    words, lines = Words(), list[str]()
+    words, lines = BatchGenerator(), list[str]()
     for _ in range(STEPS):
         types = bundle.told["functions"]["step"]["inputs"]
         batch = {e["name"]: words.batch(gt.TensorType(getattr(gt, e["dtype"]), tuple(e["shape"]))) for e in types}

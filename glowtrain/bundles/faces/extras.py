@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glowtrain.backends.target import Target
-from glowtrain.bundles.arguments import words_of
+from glowtrain.bundles.arguments import split_command
 from glowtrain.bundles.faces.fortran.module import fortran
 from glowtrain.bundles.faces.python import loader
 from glowtrain.bundles.faces.rust.crate import rust
@@ -58,7 +58,7 @@ class Extras:
             if self.linker is None:
                 linker_for(target)
             else:
-                words_of(self.linker, "linker (--cc)")
+                split_command(self.linker, "linker (--cc)")
 
     def files(self, module: BundleModule, weights: Weights) -> dict[str, bytes]:
         """The files by name. Raises :class:`BundleError` where linking fails, where there can be no page, and for the

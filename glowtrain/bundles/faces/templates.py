@@ -41,8 +41,8 @@ def filled_for(module: BundleModule, template: str, /, **values: object) -> str:
         "alignment": module.memory.alignment,
         "variables_bytes": module.memory.size,
         "arena_bytes": module.interface.arena,
-        "variables": len(module.memory.places),
-        "file_bytes": file_size(module.memory.types) if module.memory.places else 0,
+        "variables": len(module.memory.slots),
+        "file_bytes": file_size(module.memory.types) if module.memory.slots else 0,
     }
     return filled(template, module.name, **sizes, **values)
 

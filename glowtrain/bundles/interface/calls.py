@@ -25,8 +25,8 @@ def call(interface: Interface, function: BundleFunction) -> str:
     f.passed(f.call("ready", I32, f.of["handle"]))
     needed = function.inputs if function.trains else (*function.inputs, *function.outputs)
     f.present(*(each.name for each in needed if each.type.size))  # an empty vector of C++ has no address
-    for each, place in zip(function.hyper, _hyper(interface, f, function).values(), strict=True):
-        _check_finite(f, each, place)
+    for each, value in zip(function.hyper, _hyper(interface, f, function).values(), strict=True):
+        _check_finite(f, each, value)
     outputs = _outputs(f, function)
     _run(interface, f, function, outputs)
     if function.trains:
@@ -53,12 +53,12 @@ def run(interface: Interface) -> str:
 
 def _outputs(f: CFunction, function: BundleFunction) -> dict[str, LlvmValue]:
     """Where outputs go, by their names in the model; those of a step may be null."""
-    places = {each.source: f.of[each.name] for each in function.outputs}
+    addresses = {each.source: f.of[each.name] for each in function.outputs}
     if function.trains:
         for each in function.outputs:
             room = f.buffer(each.type.nbytes, I8)
-            places[each.source] = f.select(f.compare("eq", f.of[each.name], NULL), room, f.of[each.name])
-    return places
+            addresses[each.source] = f.select(f.compare("eq", f.of[each.name], NULL), room, f.of[each.name])
+    return addresses
 
 
 def _run(interface: Interface, f: CFunction, function: BundleFunction, outputs: Mapping[str, LlvmValue]) -> None:
@@ -89,14 +89,14 @@ def _slots(
 ) -> list[LlvmValue]:
     """What lies outside of the arena."""
     inputs = {**{each.source: f.of[each.name] for each in function.inputs}, **_hyper(interface, f, function)}
-    places, slots = interface.memory.by_name, list[LlvmValue]()
+    variable_slots, slots = interface.memory.by_name, list[LlvmValue]()
     variables = f.get(interface.handle, f.of["handle"], "variables")
     for slot in function.code.slots:
         if slot.kind == "constant":
             data = function.code.constants[slot.name].tobytes()
             slots.append(pointer(interface.constants.data(data, interface.memory.alignment)))
         elif slot.kind == "variable":
-            slots.append(f.address(variables, places[slot.name].offset, 1))
+            slots.append(f.address(variables, variable_slots[slot.name].offset, 1))
         elif slot.kind == "unused":
             slots.append(NULL)
         else:

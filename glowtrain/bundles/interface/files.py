@@ -93,7 +93,7 @@ def _read_in_chunks(
 def _chunks(interface: Interface, f: CFunction) -> Iterator[tuple[LlvmValue, ...]]:
     """Loops over all variables in the order of files, in chunks: the row, the first element, how many, the bytes of
     each, and where the chunk begins in the data of a file."""
-    with f.loop(len(interface.memory.places), [f.index(0)]) as rows:
+    with f.loop(len(interface.memory.slots), [f.index(0)]) as rows:
         at = row(interface, f, rows.index)
         elements, size = entry(interface, f, at, "elements"), entry(interface, f, at, "size", interface.usize)
         most = f.op("udiv", f.index(CHUNK), size)

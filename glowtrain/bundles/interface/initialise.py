@@ -15,17 +15,20 @@ def init(interface: Interface) -> str:
     f = interface.function("init", handle=POINTER, memory=POINTER)
     own, memory = f.of["handle"], f.of["memory"]
     f.present("handle", "memory")
-    same = f.compare("eq", f.get(interface.given, memory, "version"), integer(interface.version, I32))
+    same = f.compare("eq", f.get(interface.init_arguments, memory, "version"), integer(interface.version, I32))
     f.require(same, ErrorCode.OTHER_VERSION)
     for name, needed in (("variables", interface.memory.size), ("arena", interface.arena)):
         if needed:
-            at, count = f.get(interface.given, memory, name), f.get(interface.given, memory, f"{name}_bytes")
+            at, count = (
+                f.get(interface.init_arguments, memory, name),
+                f.get(interface.init_arguments, memory, f"{name}_bytes"),
+            )
             f.passed(f.call("usable", I32, at, count, f.index(needed)))
     f.put(interface.handle, own, "version", integer(interface.version, I32))
     for name in ("variables", "arena", "parallel", "context"):
-        f.put(interface.handle, own, name, f.get(interface.given, memory, name))
+        f.put(interface.handle, own, name, f.get(interface.init_arguments, memory, name))
     f.put(interface.handle, own, "run", pointer("@run") if interface.threads > 1 else NULL)
-    if not interface.memory.places:
+    if not interface.memory.slots:
         return f.succeeded()
     return f.finish(f.call(f"{interface.name}_reset", I32, own))
 

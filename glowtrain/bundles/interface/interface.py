@@ -62,7 +62,7 @@ class Interface:
         )
 
     @cached_property
-    def given(self) -> Struct:
+    def init_arguments(self) -> Struct:
         """What the caller hands to ``init``."""
         return self._struct(
             version=I32, variables=POINTER, variables_bytes=self.usize, arena=POINTER, arena_bytes=self.usize,
@@ -95,6 +95,6 @@ class Interface:
         self, symbol: str, /, result: str = "void", **parameters: LlvmType
     ) -> tuple[LlvmFunction, list[LlvmValue]]:
         """One that returns no error code, and its parameters."""
-        given = [(type_.text, parameter) for parameter, type_ in parameters.items()]
-        f = LlvmFunction(symbol, given, index_type=self.usize, result=result)
+        parameter_types = [(type_.text, parameter) for parameter, type_ in parameters.items()]
+        f = LlvmFunction(symbol, parameter_types, index_type=self.usize, result=result)
         return f, [LlvmValue(f"%{parameter}", type_) for parameter, type_ in parameters.items()]

@@ -22,7 +22,7 @@ def interface_text(interface: Interface) -> str:
     """All functions and constants; what C does not call is internal."""
     internals = [ready(interface), usable(interface), copy(interface), fill(interface)]
     exported = [init(interface), error(interface), *(call(interface, each) for each in interface.functions)]
-    if interface.memory.places:
+    if interface.memory.slots:
         internals += [element(interface), equal(interface), same(interface)]
         exported += [each(interface) for each in (reset, find, get, set_, save, load)]
     if interface.threads > 1:
@@ -41,11 +41,11 @@ def error(interface: Interface) -> str:
 
 
 def _export_constants(interface: Interface) -> None:
-    constants, name, places = interface.constants, interface.name, interface.memory.places
+    constants, name, slots = interface.constants, interface.name, interface.memory.slots
     sizes = [interface.memory.alignment, interface.memory.size, interface.arena]
-    numbers = [integer(interface.version, I32), integer(len(places), I32)]
+    numbers = [integer(interface.version, I32), integer(len(slots), I32)]
     constants.export(f"{name}_sizes", structured([*numbers, *(integer(n, interface.usize) for n in sizes)]))
-    if places:
+    if slots:
         constants.export(f"{name}_variables", table(interface))
     if interface.hyper:
         types = interface.hyper_struct.fields.values()

@@ -9,25 +9,25 @@ from glowtrain.bundles.contents import ROLES
 from glowtrain.bundles.interface.constants import structured
 from glowtrain.bundles.interface.interface import Interface
 from glowtrain.bundles.interface.structs import CFunction
-from glowtrain.bundles.memory import Place
+from glowtrain.bundles.memory import VariableSlot
 
 
 def table(interface: Interface) -> str:
     """``NAME_variables`` as a constant."""
-    rows = [structured(_row(interface, place)) for place in interface.memory.places]
+    rows = [structured(_row(interface, slot)) for slot in interface.memory.slots]
     type_ = rows[0].partition("} ")[0] + "}"
     return f"[{len(rows)} x {type_}] [{', '.join(rows)}]"
 
 
-def _row(interface: Interface, place: Place) -> list[LlvmValue | str]:
-    type_, constants = place.type, interface.constants
+def _row(interface: Interface, slot: VariableSlot) -> list[LlvmValue | str]:
+    type_, constants = slot.type, interface.constants
     return [
-        f"ptr {constants.text(place.name)}",
+        f"ptr {constants.text(slot.name)}",
         f"ptr {constants.text(type_.dtype.name)}",
-        *(integer(n, I32) for n in (ROLES.index(place.role), type_.dtype.size, type_.rank)),
+        *(integer(n, I32) for n in (ROLES.index(slot.role), type_.dtype.size, type_.rank)),
         f"ptr {constants.numbers(type_.shape or (1,))}",
-        f"ptr {constants.numbers(place.strides or (0,))}",
-        *(integer(n, interface.usize) for n in (type_.size, place.offset)),
+        f"ptr {constants.numbers(slot.strides or (0,))}",
+        *(integer(n, interface.usize) for n in (type_.size, slot.offset)),
     ]
 
 
@@ -45,7 +45,7 @@ def entry(interface: Interface, f: LlvmFunction, at: LlvmValue, name: str, type_
 
 def find(interface: Interface) -> str:
     """``NAME_find``: the number of the variable of a name, or the number of all variables where there is none."""
-    count = len(interface.memory.places)
+    count = len(interface.memory.slots)
     f, (name,) = interface.helper(f"{interface.name}_find", "i32", name=POINTER)
     with f.loop(count, [integer(count, I32)]) as loop:
         same = f.call("equal", I32, name, entry(interface, f, row(interface, f, loop.index), "name"))
@@ -74,7 +74,7 @@ def _moved(interface: Interface, name: str, *, inwards: bool) -> str:
     f = interface.function(name, handle=POINTER, variable=I32, data=POINTER, bytes=usize)
     f.passed(f.call("ready", I32, f.of["handle"]))
     f.present("data")
-    f.require(f.compare("ult", f.of["variable"], len(interface.memory.places)), ErrorCode.NO_SUCH_VARIABLE)
+    f.require(f.compare("ult", f.of["variable"], len(interface.memory.slots)), ErrorCode.NO_SUCH_VARIABLE)
     at = row(interface, f, f.of["variable"])
     elements, size = entry(interface, f, at, "elements"), entry(interface, f, at, "size", usize)
     f.require(f.compare("eq", f.op("mul", elements, size), f.of["bytes"]), ErrorCode.WRONG_SIZE)
@@ -102,12 +102,12 @@ def element(interface: Interface) -> str:
     shape, strides, rank = (entry(interface, f, at, name) for name in ("shape", "strides", "rank"))
     axes = f.cast("zext", f.select(f.compare("eq", rank, 0), 1, rank), usize)
     with f.loop(axes, [index, f.index(0)]) as loop:
-        left, place = loop.carried
+        left, slot = loop.carried
         axis = f.op("sub", f.op("sub", axes, 1), loop.index)
         extent, stride = (f.cast("zext", f.load(I32, f.address(each, axis, 4)), usize) for each in (shape, strides))
         outer = f.op("udiv", left, extent)
         inner = f.op("sub", left, f.op("mul", outer, extent))
-        loop.next = [outer, f.op("add", place, f.op("mul", inner, stride))]
+        loop.next = [outer, f.op("add", slot, f.op("mul", inner, stride))]
     inside = f.op("mul", loop.results[1], entry(interface, f, at, "size", usize))
     variables = f.load(POINTER, f.address(own, interface.handle.offset("variables"), 1))
     return f.finish(f.address(variables, f.op("add", inside, entry(interface, f, at, "offset")), 1))

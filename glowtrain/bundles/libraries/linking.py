@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from glowtrain.backends.target import Target
-from glowtrain.bundles.arguments import words_of
+from glowtrain.bundles.arguments import split_command
 from glowtrain.errors import BundleError
 
 COMPILERS = ("cc", "clang", "gcc")
@@ -38,7 +38,7 @@ def shared_library(code: bytes, name: str, target: Target, command: str | None =
     Raises :class:`BundleError` where there is no linker, and for what it says.
     """
     library = library_name(name, target)
-    linker = linker_for(target) if command is None else words_of(command, "linker (--cc)")
+    linker = linker_for(target) if command is None else split_command(command, "linker (--cc)")
     with tempfile.TemporaryDirectory(prefix="glowtrain-") as folder:
         (Path(folder) / f"{name}.o").write_bytes(code)
         _run([*linker, "-shared", *_options(library, target), "-o", library, f"{name}.o"], folder)

@@ -27,7 +27,7 @@ MULTIPLIER, INCREMENT = 1664525, 1013904223
 """Of the congruential generator modulo 2**32 (Press et al., Numerical Recipes), whose upper bits are used."""
 
 
-class Words:
+class BatchGenerator:
     """The words of which batches are made, one after another."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -82,9 +82,9 @@ def trace_of(
     what the bundle is compiled with, as residuals in bf16 and fixed point decide about bits."""
     options = options or Options(facts=backend.facts)
     state = State({variable.name: variable.initial for variable in contents.variables})
-    words, trained, outputs = Words(seed), list[StepTrace](), dict[str, Mapping[str, str]]()
+    generator, trained, outputs = BatchGenerator(seed), list[StepTrace](), dict[str, Mapping[str, str]]()
     for name, graph in contents.graphs.items():
-        runs = _runs(contents, graph, Function(graph, backend, state, options), words)
+        runs = _runs(contents, graph, Function(graph, backend, state, options), generator)
         if name == STEP:
             trained = [_step(graph, next(runs), state) for _ in range(steps)]
         else:
@@ -107,7 +107,9 @@ def printable(name: str) -> str:
     return name.encode("unicode_escape").decode()
 
 
-def _runs(contents: Contents, graph: Graph, function: Function, words: Words) -> Iterator[Mapping[str, Array]]:
+def _runs(
+    contents: Contents, graph: Graph, function: Function, generator: BatchGenerator
+) -> Iterator[Mapping[str, Array]]:
     """The outputs of a function for one batch after the other, in the graph's order."""
     hyper = {
         value.name: np.asarray(contents.hyper[value.name.removeprefix(HYPER)], value.dtype.numpy)
@@ -115,7 +117,7 @@ def _runs(contents: Contents, graph: Graph, function: Function, words: Words) ->
         if value.name.startswith(HYPER)
     }
     while True:
-        batch = {value.name: words.batch(value.type) for value in graph.inputs if value.name not in hyper}
+        batch = {value.name: generator.batch(value.type) for value in graph.inputs if value.name not in hyper}
         outputs = function({**batch, **hyper})
         yield {name: outputs[name] for name in graph.outputs}
 

@@ -14,7 +14,7 @@ from glowtrain.backends.discovery import backend_for, backend_of
 from glowtrain.backends.target import Target
 from glowtrain.bundles.contents import PREDICT, STEP, Contents, contents_of
 from glowtrain.bundles.module import module_of
-from glowtrain.bundles.verify.elsewhere import PROGRAM, ExampleRunner
+from glowtrain.bundles.verify.example_runner import PROGRAM, ExampleRunner
 from glowtrain.bundles.verify.record import Record, check_against, record_of, require_same
 from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
 from glowtrain.cli.arguments import options

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from glowtrain.bundles.faces.identifiers import named
 from glowtrain.bundles.faces.templates import filled_for, template_text
-from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import KEYWORDS, BundleFunction, BundleTensor, parameter
 
@@ -22,9 +22,11 @@ def cpp(module: BundleModule) -> str:
 
 
 def _call(module: BundleModule, function: BundleFunction) -> str:
-    taken = WORDS | {"hyper", "loss", *re.findall(r"\w+", template_text(TEMPLATE))}
-    inputs = [(named(parameter(e.name), taken), e) for e in function.inputs]
-    outputs = [(named(parameter(e.name), taken - {"loss"} if function.trains else taken), e) for e in function.outputs]
+    reserved = WORDS | {"hyper", "loss", *re.findall(r"\w+", template_text(TEMPLATE))}
+    inputs = [(named(parameter(e.name), reserved), e) for e in function.inputs]
+    outputs = [
+        (named(parameter(e.name), reserved - {"loss"} if function.trains else reserved), e) for e in function.outputs
+    ]
     checked = (*inputs, *(() if function.trains else outputs))
     parameters, arguments = _lists(module, function, inputs, outputs)
     what = "One step of training on a batch." if function.trains else "Predictions for a batch."

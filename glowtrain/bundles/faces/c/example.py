@@ -27,7 +27,7 @@ def program(module: BundleModule, steps: int = STEPS, seed: int = 0, *, every_va
     """The text of ``main.c``. With ``every_variable`` it prints a checksum of each, by number, after each step."""
     dtypes = {each.type.dtype for function in module.functions for each in function.inputs}
     step = module.step
-    largest = max((place.type.nbytes for place in module.memory.places), default=0)
+    largest = max((slot.type.nbytes for slot in module.memory.slots), default=0)
     return filled_for(
         module,
         "c/main.c",

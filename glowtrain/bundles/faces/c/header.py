@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.faces.templates import filled_for
-from glowtrain.bundles.memory import Place
+from glowtrain.bundles.memory import VariableSlot
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, hyper_of, parameter
 from glowtrain.version import __version__
@@ -21,8 +21,8 @@ def header(module: BundleModule) -> str:
         needs=module.target.needs or "nothing: no library, no heap, no other symbol",
         threads=module.threads,
         codes=[f"{module.name.upper()}_{code.name} = {code.value}, /* {code.text} */" for code in ErrorCode],
-        and_variables=", and its variables what they are at the start" if module.memory.places else "",
-        listed=_commented("\n".join(_listed(module.memory.places))),
+        and_variables=", and its variables what they are at the start" if module.memory.slots else "",
+        listed=_commented("\n".join(_listed(module.memory.slots))),
         unknown=": parameters and statistics are NaN before they are set or loaded" if module.memory.unknown else "",
         hyper=[
             f"{each.element.c} {each.name}; /* {module.hyper[each.name]:g} */" for each in hyper_of(module.functions)
@@ -35,9 +35,9 @@ def _does(module: BundleModule) -> str:
     return " and ".join("trains" if function.trains else "predicts" for function in module.functions)
 
 
-def _listed(places: Sequence[Place]) -> Iterator[str]:
-    for number, place in enumerate(places):
-        yield f"  {number:>4}  {place.role:<9}  {visible(place.name)}: {place.type}"
+def _listed(slots: Sequence[VariableSlot]) -> Iterator[str]:
+    for number, slot in enumerate(slots):
+        yield f"  {number:>4}  {slot.role:<9}  {visible(slot.name)}: {slot.type}"
 
 
 def _function(name: str, function: BundleFunction) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.faces.fortran.names import LONGEST_NAME, dummies, extents, short_lines
+from glowtrain.bundles.faces.identifiers import named
 from glowtrain.bundles.faces.templates import filled, filled_for, template_text
-from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, element_of, hyper_of
 from glowtrain.bundles.verify.trace import printable
@@ -41,8 +41,8 @@ def fortran(module: BundleModule, archive: bytes, example: bool) -> dict[str, by
 
 def _space(name: str) -> str:
     """What the module is called: like nothing that stands in it, where Fortran does not tell cases apart."""
-    taken = set(re.findall(r"[a-z]\w*", re.sub("!.*", "", template_text(TEMPLATE).lower())))
-    return named(name, {name} if name.lower() in taken else set())
+    reserved = set(re.findall(r"[a-z]\w*", re.sub("!.*", "", template_text(TEMPLATE).lower())))
+    return named(name, {name} if name.lower() in reserved else set())
 
 
 def source(module: BundleModule) -> str:

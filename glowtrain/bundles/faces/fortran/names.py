@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from glowtrain.bundles.faces.words import unused
+from glowtrain.bundles.faces.identifiers import unused
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
 from glowtrain.types import TensorType
 
@@ -22,10 +22,10 @@ def dummies(function: BundleFunction) -> dict[str, BundleTensor | None]:
     given += [("hyper", None)] if function.hyper else []
     given += [(each.name, each) for each in function.outputs]
     found: dict[str, BundleTensor | None] = {}
-    taken = {"handle", "code", function.name, *_KINDS}
+    reserved = {"handle", "code", function.name, *_KINDS}
     for name, tensor in given:
-        free = unused(shortened(name.lower(), len(found)), taken)
-        taken.add(free)
+        free = unused(shortened(name.lower(), len(found)), reserved)
+        reserved.add(free)
         found[free] = tensor
     return found
 

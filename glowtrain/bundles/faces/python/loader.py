@@ -210,7 +210,7 @@ class NamedTensor:
         """An array of this type."""
         return np.empty(self.shape, self.dtype)
 
-    def taken(self, value: Any, of: str, error: type[CallError]) -> Array:
+    def as_array(self, value: Any, of: str, error: type[CallError]) -> Array:
         """An array or numbers as an array of this type. Raises ``error`` for another shape or dtype."""
         if self.element == "bf16" and self.dtype.kind == "u" and not hasattr(value, "dtype"):
             raise error(f"{of}: {self.source!r} is {self}, passed as its bits: an array of uint16")
@@ -242,8 +242,8 @@ class Signature:
         self.outputs = [NamedTensor(each, dtypes) for each in said["outputs"]]
 
     def __str__(self) -> str:
-        taken, given = (", ".join(f"{e.source}: {e}" for e in side) for side in (self.inputs, self.outputs))
-        return f"({taken}) -> ({given})"
+        takes, gives = (", ".join(f"{e.source}: {e}" for e in side) for side in (self.inputs, self.outputs))
+        return f"({takes}) -> ({gives})"
 
 
 class _Memory(ctypes.Structure):
@@ -285,7 +285,7 @@ class _Pool:
     def call(self, function: Callable[[], int]) -> int:
         return self._executor.submit(function).result()
 
-    def _share(self, _own: int, body: int, context: int, tasks: int, each: int) -> None:
+    def _share(self, _context: int, body: int, context: int, tasks: int, each: int) -> None:
         ranges, taking, run = iter(range(0, tasks, max(each, 1))), threading.Lock(), _BODY(body)
 
         def work(thread: int) -> None:
@@ -328,7 +328,7 @@ class Variables(Mapping[str, Array]):
             if name not in self._tensors:
                 like = get_close_matches(name, self._tensors, n=1)
                 raise error(f"{own.name} has no variable {name!r}{f'; did you mean {like[0]!r}?' if like else ''}")
-        arrays = {name: self._tensors[name].taken(value, own.name, error) for name, value in values.items()}
+        arrays = {name: self._tensors[name].as_array(value, own.name, error) for name, value in values.items()}
         for name, array in arrays.items():
             own._move("set", self._numbers[name], array)
 
@@ -420,19 +420,19 @@ class BundleInstance:
             "process load the bundle from its folder and load() them"
         )
 
-    def step(self, /, **given: Any) -> float:
+    def step(self, /, **arrays: Any) -> float:
         """One step of training on a batch of inputs by name; hyperparameters by name are for this step alone.
 
         The loss; metrics, of a bundle that has some, are in ``measured`` then. Raises :class:`CallError` where the loss
         is NaN or infinite: no variable has changed then.
         """
-        (_, loss), *metrics = self._run(STEP, given).items()
+        (_, loss), *metrics = self._run(STEP, arrays).items()
         self.measured = {name: float(value) for name, value in metrics}
         return float(loss)
 
-    def predict(self, /, **given: Any) -> dict[str, Array]:
+    def predict(self, /, **arrays: Any) -> dict[str, Array]:
         """Outputs by name for a batch of inputs by name."""
-        return self._run(PREDICT, given)
+        return self._run(PREDICT, arrays)
 
     def reset(self) -> None:
         """All variables as they are at the start."""
@@ -492,13 +492,13 @@ class BundleInstance:
         if self._weights is not None:
             self._take(self._weights, f"{self.name}.safetensors")
 
-    def _run(self, name: str, given: Mapping[str, Any]) -> dict[str, Array]:
+    def _run(self, name: str, arrays: Mapping[str, Any]) -> dict[str, Array]:
         if name not in self.functions:
             raise self.error(f"{self.name} has no {name}; it has {' and '.join(self.functions)}")
         signature = self.functions[name]
-        rest = dict(given)
+        rest = dict(arrays)
         of = f"{self.name}.{name}"
-        inputs = [tensor.taken(self._input(of, tensor, rest), of, self.error) for tensor in signature.inputs]
+        inputs = [tensor.as_array(self._input(of, tensor, rest), of, self.error) for tensor in signature.inputs]
         hyper = [self._struct(rest)] if name == STEP and self._hyper else []
         if rest:
             known = ", ".join([*(t.source for t in signature.inputs), *(self.hyper if hyper else ())])
@@ -521,7 +521,7 @@ class BundleInstance:
         for each in self._hyper:
             if each.name not in values:
                 raise self.error(f"{self.name}: hyperparameter {each.name!r} is missing")
-            struct[each.name] = each.taken(values[each.name], f"{self.name}.{STEP}", self.error)
+            struct[each.name] = each.as_array(values[each.name], f"{self.name}.{STEP}", self.error)
         return struct
 
     def _move(self, name: str, number: int, array: Array) -> None:
@@ -531,7 +531,7 @@ class BundleInstance:
         """A file of all variables."""
         data = bytearray()
 
-        def write(_own: int, at: int, count: int) -> int:
+        def write(_context: int, at: int, count: int) -> int:
             data.extend(ctypes.string_at(at, count))
             return count
 
@@ -546,7 +546,7 @@ class BundleInstance:
             failure.code = "OTHER_WEIGHTS"
             raise failure
 
-        def read(_own: int, offset: int, to: int, count: int) -> int:
+        def read(_context: int, offset: int, to: int, count: int) -> int:
             part = bytes(data[offset : offset + count])
             ctypes.memmove(to, part, len(part))
             return len(part)

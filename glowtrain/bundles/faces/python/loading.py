@@ -93,7 +93,7 @@ def save_bundle_weights(
     missing = [tensor.name for tensor in tensors if tensor.name not in values]
     if missing:
         raise BundleError(f"{manifest['name']} needs values for all of its variables; missing: {', '.join(missing)}")
-    arrays = {t.name: t.taken(np.asarray(values[t.name]), manifest["name"], BundleCallError) for t in tensors}
+    arrays = {t.name: t.as_array(np.asarray(values[t.name]), manifest["name"], BundleCallError) for t in tensors}
     try:
         write_atomically(Path(path), file_of(arrays))
     except OSError as error:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 from glowtrain.bundles.codes import ErrorCode
+from glowtrain.bundles.faces.identifiers import named, word_set
 from glowtrain.bundles.faces.templates import filled, filled_for
-from glowtrain.bundles.faces.words import named, words
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, element_of, hyper_of
 from glowtrain.bundles.verify.trace import printable
@@ -15,21 +15,21 @@ from glowtrain.types import DType
 from glowtrain.version import __version__
 
 FOLDER = "rust"
-KEYWORDS = words(
+KEYWORDS = word_set(
     """
     Self abstract as async await become box break const continue crate do dyn else enum extern false final fn for
     gen if impl in let loop macro match mod move mut override priv pub ref return self static struct super trait
     true try type typeof unsafe unsized use virtual where while yield
     """
 )
-LOCALS = words(
+LOCALS = word_set(
     """
     _ last loss measured model number state ALIGNMENT ARENA_BYTES FILE_BYTES VARIABLES_BYTES VERSION Err None Ok Owned
     Some batch begin checksum done float half sized text typed word
     """
 )
 """Variables, functions and constants around the arguments, and what patterns take for no new name."""
-CRATES = KEYWORDS | {"alloc", "core", "std", "test"} | words("Box Hyper Model Option Result String Vec")
+CRATES = KEYWORDS | {"alloc", "core", "std", "test"} | word_set("Box Hyper Model Option Result String Vec")
 """What no crate is called: crates of the language, and types in a program that uses one."""
 
 

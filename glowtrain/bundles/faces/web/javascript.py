@@ -53,7 +53,7 @@ def method_of(function: BundleFunction) -> str:
 
 def description(module: BundleModule) -> dict[str, Any]:
     """What JavaScript knows of a module."""
-    places = module.memory.places
+    slots = module.memory.slots
     return {
         "name": module.name,
         "version": module.version,
@@ -61,8 +61,8 @@ def description(module: BundleModule) -> dict[str, Any]:
         "variablesBytes": module.memory.size,
         "arenaBytes": module.interface.arena,
         "functions": {function.name: _function(module, function) for function in module.functions},
-        "variables": [{"name": p.name, **_type(p.type), "role": p.role} for p in places],
-        "header": header_of(module.memory.types)[8:].decode() if places else "{}",
+        "variables": [{"name": p.name, **_type(p.type), "role": p.role} for p in slots],
+        "header": header_of(module.memory.types)[8:].decode() if slots else "{}",
         "errors": {code.value: [code.name, code.text] for code in ErrorCode if code != ErrorCode.OK},
     }
 

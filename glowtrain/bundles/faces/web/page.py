@@ -56,7 +56,7 @@ def check_target(target: Target) -> None:
 
 def _data(module: BundleModule, wasm: bytes, names: dict[str, Any]) -> dict[str, Any]:
     model, digits = save(module.contents.graphs[PREDICT]).SerializeToString(), data.digits()
-    trained = {place.name for place in module.memory.places if place.role != "state"}
+    trained = {slot.name for slot in module.memory.slots if slot.role != "state"}
     return {
         "name": module.name,
         "names": names,

@@ -36,7 +36,7 @@ def _interfaces(module: BundleModule, function: BundleFunction) -> Iterator[str]
 
 
 def _weights(module: BundleModule) -> str:
-    fields = (_field(as_json(p.name), p.type, given=True, optional=True) for p in module.memory.places)
+    fields = (_field(as_json(p.name), p.type, given=True, optional=True) for p in module.memory.slots)
     return "/** Variables by name, row-major. */\n" + _interface("Weights", fields)
 
 

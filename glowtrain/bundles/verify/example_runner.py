@@ -1,4 +1,5 @@
-"""A bundle's example built and run by other programs, perhaps for another processor: a C compiler and an emulator."""
+"""Build a bundle's example and run it by other programs, perhaps for another processor: a C compiler and an
+emulator."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from glowtrain.bundles.arguments import words_of
+from glowtrain.bundles.arguments import split_command
 from glowtrain.bundles.faces.c.example import program
 from glowtrain.bundles.faces.c.header import header
 from glowtrain.bundles.libraries.linking import program_compiler
@@ -40,8 +41,8 @@ class ExampleRunner:
             return parsed(self._printed(module, Path(folder), steps, seed), module)
 
     def _printed(self, module: BundleModule, folder: Path, steps: int, seed: int) -> str:
-        compiler = program_compiler(module.target) if self.compiler is None else words_of(self.compiler, "--cc")
-        words = words_of(self.command, "--run")
+        compiler = program_compiler(module.target) if self.compiler is None else split_command(self.compiler, "--cc")
+        words = split_command(self.command, "--run")
         if not any(PROGRAM in word for word in words):
             raise BundleError(f"{self.command!r} does not say where the program stands: qemu-aarch64 {PROGRAM}")
         name, made = module.name, folder / "example"
@@ -61,7 +62,7 @@ def parsed(printed: str, module: BundleModule) -> BitTrace:
 
     Raises :class:`BundleError` for anything else, and for what is not all of it.
     """
-    names = {str(number): place.name for number, place in enumerate(module.memory.places)}
+    names = {str(number): slot.name for number, slot in enumerate(module.memory.slots)}
     steps, outputs = list[StepTrace](), dict[str, dict[str, str]]()
     for line in printed.splitlines():
         if step := _STEP.fullmatch(line):
@@ -80,7 +81,7 @@ def parsed(printed: str, module: BundleModule) -> BitTrace:
 def _check_whole(steps: Sequence[StepTrace], outputs: Mapping[str, Mapping[str, str]], module: BundleModule) -> None:
     """Raise :class:`BundleError` for the results of a program that ended before its last line."""
     for number, step in enumerate(steps, 1):
-        if missing := {place.name for place in module.memory.places} - step.variables.keys():
+        if missing := {slot.name for slot in module.memory.slots} - step.variables.keys():
             raise BundleError(f"the program ended early, in step {number}: it printed no {', '.join(sorted(missing))}")
     for function in module.functions:
         for output in () if function.trains else function.outputs:
