@@ -131,7 +131,7 @@ class Function:
         """
         model = self.model.with_(template=None) if isinstance(self.model, Graph) else self.model
         check_pickles(model, "the compiled model", "save it (gt.save) and compile what gt.load reads")
-        return _made_anew, (model, self.backend, self.state, self.options, self.limit)
+        return _rebuild, (model, self.backend, self.state, self.options, self.limit)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Function:
         """The same model, which is immutable, over variables of its own."""
@@ -247,7 +247,7 @@ def _called(graph: Graph) -> str:
     return f"{graph.name}, {bound}" if bound else graph.name
 
 
-def _made_anew(model: Graph | Template, backend: Backend, state: State, options: Options, limit: int) -> Function:
+def _rebuild(model: Graph | Template, backend: Backend, state: State, options: Options, limit: int) -> Function:
     """A function as it was pickled, by the facts of the backend that is here."""
     return Function(model, backend, state, replace(options, facts=backend.facts), limit)
 

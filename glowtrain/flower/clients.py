@@ -136,8 +136,8 @@ class Client:
 
 def is_arrays(data: Any) -> bool:
     """Whether data are whole arrays, not batches one after the other: a data set, arrays by name or by place."""
-    by_place = isinstance(data, (tuple, list)) and all(isinstance(each, np.ndarray) for each in data)
-    return isinstance(data, (Dataset, Mapping)) or by_place
+    by_position = isinstance(data, (tuple, list)) and all(isinstance(each, np.ndarray) for each in data)
+    return isinstance(data, (Dataset, Mapping)) or by_position
 
 
 def _parts(data: Any) -> Iterator[Data]:

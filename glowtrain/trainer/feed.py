@@ -63,7 +63,7 @@ def named(data: Data, inputs: Sequence[str], targets: Sequence[str]) -> dict[str
     """
     part = _of_dataset(data.train, inputs, targets) if isinstance(data, Dataset) else data
     by_keys = NamesByKeys(inputs, targets)
-    values = by_keys(part) if isinstance(part, Mapping) else by_place(part, (*inputs, *targets))
+    values = by_keys(part) if isinstance(part, Mapping) else by_position(part, (*inputs, *targets))
     arrays = {name: array_of(name, value) for name, value in values.items()}
     check_examples(arrays, "data")
     return arrays
@@ -117,7 +117,7 @@ class NamesByKeys:
         return found
 
 
-def by_place(data: Any, names: Sequence[str], what: str = "data") -> dict[str, Any]:
+def by_position(data: Any, names: Sequence[str], what: str = "data") -> dict[str, Any]:
     """The values of a tuple or list by names in their order. Raises :class:`InputError` unless there are as many."""
     if not isinstance(data, (tuple, list)):
         raise InputError(_mismatch(f"{what} is a {type(data).__name__}", names) + _examples_alone(data))

@@ -183,13 +183,13 @@ class Fit:
 
     def _begin(self, display: training.progress.Display) -> None:
         """Say how a restored run goes on."""
-        told = [self.history.resumed] if self.resumed else []
+        notes = [self.history.resumed] if self.resumed else []
         if isinstance(self.source, LoaderSource):
-            told.append(self.source.going_on(self.position))
+            notes.append(self.source.going_on(self.position))
         if self.trainer.restored:
-            self.history.resumed = "; ".join(filter(None, told))
+            self.history.resumed = "; ".join(filter(None, notes))
         self.trainer.restored = False
-        for text in filter(None, told):
+        for text in filter(None, notes):
             display.say(text)
 
     def _epoch(self, display: training.progress.Display) -> None:

@@ -34,8 +34,8 @@ class History:
     def __repr__(self) -> str:
         """``<History of 3 epochs; the last: loss 0.1689, lr 1e-05, val_loss 0.1369>``"""
         shown = {key: value for key, value in self.last.items() if key not in ("epoch", *TIMINGS)}
-        told = ", ".join(f"{key} {value:{'.4g' if key == 'lr' else '.4f'}}" for key, value in shown.items())
-        return f"<History of {plural(len(self), 'epoch')}{f'; the last: {told}' if told else ''}>"
+        last = ", ".join(f"{key} {value:{'.4g' if key == 'lr' else '.4f'}}" for key, value in shown.items())
+        return f"<History of {plural(len(self), 'epoch')}{f'; the last: {last}' if last else ''}>"
 
     def _repr_html_(self) -> str:
         columns = dict.fromkeys(("epoch", *(key for record in self.records for key in record)))

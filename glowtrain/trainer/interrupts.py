@@ -71,7 +71,7 @@ class Interrupts:
             signal.signal(*self._before.popitem())
 
 
-class Alone:
+class Exclusive:
     """Lets one caller in (``with``), and refuses every other one meanwhile, by :class:`InputError`: also the same
     thread once more, as from a callback."""
 

@@ -29,7 +29,7 @@ from glowtrain.settings import method_takes, values_of
 from glowtrain.trainer.arrays import as_variables
 from glowtrain.trainer.checkpoints import checkpoint as checkpoints
 from glowtrain.trainer.checkpoints.checkpoint import Checkpoint, Position
-from glowtrain.trainer.checkpoints.copies import Progress, check_settings, made_anew
+from glowtrain.trainer.checkpoints.copies import Progress, check_settings, rebuild
 from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.checkpoints.resuming import resumed
 from glowtrain.trainer.diagnose import first_bad
@@ -37,7 +37,7 @@ from glowtrain.trainer.feed import Data, comes_in_batches, held_out, named
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper, schedule_factor
-from glowtrain.trainer.interrupts import Alone, Breakable
+from glowtrain.trainer.interrupts import Breakable, Exclusive
 from glowtrain.trainer.micro_batches.within_budget import StepFunction
 from glowtrain.trainer.predict import Predictor
 from glowtrain.trainer.settings import TrainingSpec
@@ -77,7 +77,7 @@ class Steps:
         self.loss, self.optimizer = self.graphs.loss, spec.optimizer
         self.history = History()
         self.position = Position()
-        self._alone = Alone(_IN_USE)
+        self._exclusive = Exclusive(_IN_USE)
         self.whole = True
         """False while a step runs, and after one that was broken off."""
         self.restored = False
@@ -111,11 +111,11 @@ class Steps:
         """
         settings = values_of(self.spec)
         check_settings(settings)
-        return made_anew, (type(self), settings, self._progress)
+        return rebuild, (type(self), settings, self._progress)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """The same model, loss and optimizer, which are immutable, with a state of its own."""
-        return made_anew(type(self), values_of(self.spec), deepcopy(self._progress, memo))
+        return rebuild(type(self), values_of(self.spec), deepcopy(self._progress, memo))
 
     @property
     def _progress(self) -> Progress:

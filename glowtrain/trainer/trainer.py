@@ -46,7 +46,7 @@ class Trainer(Steps):
         the parameters from before that batch. A trainer is in one call of fit at a time: another one is an
         :class:`InputError`.
         """
-        with self._alone:
+        with self._exclusive:
             checkpoint = None if spec.checkpoint is None else Path(spec.checkpoint)
             return Fit(self, spec, resumed=spec.resume and self._restored(checkpoint)).run()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 Complete = Callable[[str], list[str]]
 
 
-def names(known: Iterable[str]) -> Complete:
+def names(candidates: Iterable[str]) -> Complete:
     """Offers names."""
-    listed = sorted(known)
+    listed = sorted(candidates)
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in listed if name.startswith(incomplete)]
@@ -18,9 +18,9 @@ def names(known: Iterable[str]) -> Complete:
     return complete
 
 
-def names_or_files(known: Iterable[str], suffix: str) -> Complete:
+def names_or_files(candidates: Iterable[str], suffix: str) -> Complete:
     """Offers names, files with a suffix, and folders, which end in a slash."""
-    by_name = names(known)
+    by_name = names(candidates)
 
     def complete(incomplete: str) -> list[str]:
         return by_name(incomplete) + files(incomplete, suffix)

@@ -55,21 +55,21 @@ class Fed:
         return f"{message} ({', '.join(told)})" if told else message
 
 
-def feed(found: Stored, specs: Mapping[str, Spec], loss: Loss | None, labels: str | None) -> Fed:
+def feed(stored: Stored, specs: Mapping[str, Spec], loss: Loss | None, labels: str | None) -> Fed:
     """The training and validation arrays of a data set for a model and its loss, if there is one.
 
     Raises :class:`DataError` for arrays that are missing or no examples, :class:`InputError` for transposed ones.
     """
     targets = loss.targets if loss else ()
-    taken = sources(found.train, tuple(specs), targets, labels)
-    _check_all(found.train, taken, specs, targets, found.name, labels)
+    taken = sources(stored.train, tuple(specs), targets, labels)
+    _check_all(stored.train, taken, specs, targets, stored.name, labels)
     valid: dict[str, Array] = {}
-    if any(source in found.valid for source in taken.values()):
-        there = {name: source for name, source in taken.items() if source in found.valid}
-        _check_all(found.valid, there, specs, targets, f"{found.name} (validation)", labels)
-        valid = {source: found.valid[source] for source in taken.values()}
-    examples = Dataset(found.name, {source: found.train[source] for source in taken.values()}, valid)
-    say_unused([name for name in found.train if name not in taken.values()])
+    if any(source in stored.valid for source in taken.values()):
+        there = {name: source for name, source in taken.items() if source in stored.valid}
+        _check_all(stored.valid, there, specs, targets, f"{stored.name} (validation)", labels)
+        valid = {source: stored.valid[source] for source in taken.values()}
+    examples = Dataset(stored.name, {source: stored.train[source] for source in taken.values()}, valid)
+    say_unused([name for name in stored.train if name not in taken.values()])
     return Fed(_fitted(examples.train, taken, specs), _fitted(valid, taken, specs) if valid else None, taken)
 
 

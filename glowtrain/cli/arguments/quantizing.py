@@ -102,11 +102,13 @@ class Run:
         for name, value in self.accuracies.items():
             out.print(f"accuracy on {self.measured_on}, {name}: {100 * value:.2f} %")
 
-    def report(self, found: q.Quantized, result: Graph | Template, files: QuantizeFiles, *, sensitivity: bool) -> None:
+    def report(
+        self, quantized: q.Quantized, result: Graph | Template, files: QuantizeFiles, *, sensitivity: bool
+    ) -> None:
         """Say what rounding to ``result`` costs, and write it where it was asked for."""
         with out.status("measuring layers"):
             report = q.report(
-                found, accuracies=self.accuracies, measured_on=self.measured_on, sensitivities=sensitivity,
+                quantized, accuracies=self.accuracies, measured_on=self.measured_on, sensitivities=sensitivity,
                 sizes=(self._float_bytes(), self._stored(result, files, None)),
             )  # fmt: skip
         out.print(report.tables())

@@ -90,12 +90,12 @@ def require_train(context: typer.Context, *, train: bool, others: Collection[str
     """
     options = [each for each in context.command.params if each.name and each.name != "untie"]
     training = [each for each in options if each.name in others or _panel(each) in (TRAINING, OPTIMIZER)]
-    given = [each.opts[0] for each in training if is_given(context, each.name)]
-    if given and not train:
-        raise InputError(f"{', '.join(given)}: nothing is trained without --train")
+    stated = [each.opts[0] for each in training if is_set(context, each.name)]
+    if stated and not train:
+        raise InputError(f"{', '.join(stated)}: nothing is trained without --train")
 
 
-def is_given(context: typer.Context, name: str | None) -> bool:
+def is_set(context: typer.Context, name: str | None) -> bool:
     """Whether an option stands on the command line, be it with its default."""
     source = context.get_parameter_source(name or "")
     return source is not None and source.name == "COMMANDLINE"
@@ -161,6 +161,6 @@ def compilation_of(
     return Compilation(graphs, step, options_for(step, spec, facts))
 
 
-def kept_for_updates(step: Graph, graph: Graph) -> set[str]:
+def optimizer_state_names(step: Graph, graph: Graph) -> set[str]:
     """The names of the variables that an optimizer has in a step of a graph; none of the graph itself."""
     return set() if step is graph else optimizer_variables(step, make_trainable(graph))

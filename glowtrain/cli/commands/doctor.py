@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from glowtrain.cli.terminal.console import command, out
-from glowtrain.cli.terminal.progress import waiting
+from glowtrain.cli.terminal.progress import spinner
 from glowtrain.doctor.report import DoctorReport, examine
 from glowtrain.presentation.tables import Table
 
@@ -23,7 +23,7 @@ def doctor(
 
     Example: glowtrain doctor
     """
-    with waiting("ten steps of training") as told:
+    with spinner("ten steps of training") as told:
         report = examine(told)
     if json:
         typer.echo(report.to_json())

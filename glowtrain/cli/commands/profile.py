@@ -16,7 +16,7 @@ from glowtrain.cli.arguments.files import check_reports, write_texts
 from glowtrain.cli.arguments.models import ModelFileOptions, as_graph
 from glowtrain.cli.arguments.training import LossOptions, OptimizerOptions, compilation_of, require_train
 from glowtrain.cli.terminal.console import command, out
-from glowtrain.cli.terminal.progress import waiting
+from glowtrain.cli.terminal.progress import spinner
 from glowtrain.cli.terminal.records import From, Given
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
@@ -89,7 +89,7 @@ def profile(
     chosen = backend_of(backend, settings["threads"])
     graph = model_graph(model, file, fit["batch_size"])
     compiled = compilation_of(graph, chosen.facts, loss, optimizer, settings, train=train)
-    with waiting("profiling") as told, proposing(compiled.graphs, graph.binding, compiled.options, chosen):
+    with spinner("profiling") as told, proposing(compiled.graphs, graph.binding, compiled.options, chosen):
         report = measured(compiled.step, chosen, runs, progress=told, options=compiled.options)
     show(report)
     for path in reports.write(report):

@@ -24,7 +24,7 @@ from glowtrain.cli.arguments.quantize_options import (
     SchemeOptions,
 )
 from glowtrain.cli.arguments.quantizing import Run, is_quantized, saying_what_is_lost
-from glowtrain.cli.arguments.training import LossOptions, is_given
+from glowtrain.cli.arguments.training import LossOptions, is_set
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.records import From, Given
 from glowtrain.errors import InputError
@@ -99,7 +99,7 @@ def quantize(
 
 def _check_dynamic(context: typer.Context) -> None:
     """Raise :class:`InputError` for options that say something of data, ranges or training."""
-    others = [each for each in context.command.params if each.name not in DYNAMIC and is_given(context, each.name)]
+    others = [each for each in context.command.params if each.name not in DYNAMIC and is_set(context, each.name)]
     if others:
         raise InputError(
             f"{', '.join(each.opts[0] for each in others)}: nothing is calibrated, measured or trained with --dynamic"

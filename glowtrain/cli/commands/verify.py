@@ -21,10 +21,10 @@ from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.models import ModelFileOptions, as_graph
 from glowtrain.cli.arguments.targets import TARGETS
-from glowtrain.cli.arguments.training import LossOptions, OptimizerOptions, compilation_of, is_given, require_train
+from glowtrain.cli.arguments.training import LossOptions, OptimizerOptions, compilation_of, is_set, require_train
 from glowtrain.cli.commands.bundle import batch_of
 from glowtrain.cli.terminal.console import command, out
-from glowtrain.cli.terminal.progress import waiting
+from glowtrain.cli.terminal.progress import spinner
 from glowtrain.cli.terminal.records import From, Given
 from glowtrain.compiler.service import in_bytes, options_for
 from glowtrain.errors import InputError
@@ -82,7 +82,7 @@ class OtherProcessors:
             return
         if self.compiler is not None or self.run != PROGRAM:
             raise InputError("--cc and --run are for a bundle: name its --target")
-        if is_given(context, "steps"):
+        if is_set(context, "steps"):
             raise InputError("--steps is for --target, --record and --against: the ladder compares one step")
 
 
@@ -136,7 +136,7 @@ def verify(
         return
     facts = backend_of(backend).facts
     compiled = compilation_of(graph, facts, loss, optimizer, settings, train=train)
-    with waiting("verifying") as progress:
+    with spinner("verifying") as progress:
         report = ladder(
             compiled.step, random_inputs(compiled.step, seed),
             backend=backend, options=compiled.options, progress=progress,
@@ -157,7 +157,7 @@ def _compare_bits(contents: Contents, settings: Settings, others: OtherProcessor
         _recorded(contents, trace, seed, others.record, others.against)
     for target in targets:
         trace = _here(contents, settings, target, steps, seed)
-        with waiting(f"computing for {target.name}"):
+        with spinner(f"computing for {target.name}"):
             module = module_of(contents, target, settings(backend_for(target).facts), known=True)
             there = runner.trace(module, steps, seed)
         require_same(contents.name, trace, there, f"{target.name} ({runner.command})")
@@ -176,7 +176,7 @@ def _recorded(contents: Contents, trace: BitTrace, seed: int, record: Path | Non
 
 def _here(contents: Contents, settings: Settings, target: Target, steps: int, seed: int) -> BitTrace:
     """What this machine computes with a target's arithmetic."""
-    with waiting("computing here"):
+    with spinner("computing here"):
         how = in_bytes(contents.graphs, settings(backend_for(target).facts))
         return trace_of(contents, backend_like(target), steps, seed, options=how)
 

@@ -7,7 +7,7 @@ import io
 import sys
 import unicodedata
 
-ALIKE = {
+SIMILAR = {
     "×": "x", "µ": "u", "…": "...", "–": "-", "—": "-", "−": "-", "→": "->", "≤": "<=", "≥": ">=", "∞": "inf",
     "‘": "'", "’": "'", "“": '"', "”": '"', "•": "*", "│": "|", "─": "-",
 }  # fmt: skip
@@ -16,20 +16,20 @@ HANDLER = "glowtrain.alike"
 
 def encodable() -> None:
     """Let standard output and error take any character, in whatever encoding they are."""
-    codecs.register_error(HANDLER, _alike)
+    codecs.register_error(HANDLER, _replacement)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=HANDLER)
 
 
-def _alike(error: UnicodeError) -> tuple[str, int]:
+def _replacement(error: UnicodeError) -> tuple[str, int]:
     """What to write for characters that cannot be encoded, and where to go on."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(map(alike, error.object[error.start : error.end])), error.end
+    return "".join(map(similar_ascii, error.object[error.start : error.end])), error.end
 
 
-def alike(character: str) -> str:
+def similar_ascii(character: str) -> str:
     """ASCII that looks like a character; a question mark for one that nothing looks like."""
     plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
-    return ALIKE.get(character) or plain or "?"
+    return SIMILAR.get(character) or plain or "?"

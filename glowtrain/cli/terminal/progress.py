@@ -31,7 +31,7 @@ def counting(title: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def waiting(title: str) -> Iterator[Callable[[str], None]]:
+def spinner(title: str) -> Iterator[Callable[[str], None]]:
     """A spinner, told by calls what is being done."""
     with _shown(SpinnerColumn(), TextColumn(title), TimeElapsedColumn(), _description()) as bar:
         task = bar.add_task("", total=None)

@@ -215,20 +215,20 @@ _METADATA: dict[str, tuple[str, Callable[[Any], bool]]] = {
 """What the metadata must hold: the meaning of each entry, and a test of it."""
 
 
-def check_belongs(checkpoint: Checkpoint, own: Checkpoint, path: Path) -> None:
+def check_belongs(checkpoint: Checkpoint, expected: Checkpoint, path: Path) -> None:
     """Raise :class:`CheckpointError`, saying what differs, unless the checkpoint is of the same training run."""
     problems = [
-        f"{what} differs: {found!r} in the checkpoint, {own.fingerprint.get(what)!r} here"
+        f"{what} differs: {found!r} in the checkpoint, {expected.fingerprint.get(what)!r} here"
         for what, found in checkpoint.fingerprint.items()
-        if found != own.fingerprint.get(what)
+        if found != expected.fingerprint.get(what)
     ]
-    if checkpoint.seed != own.seed:
-        problems.append(f"it was written with seed={checkpoint.seed}, this trainer has seed={own.seed}")
-    problems += _different(checkpoint.variables, own.variables)
-    present = {name: array for name, array in own.variables.items() if name in checkpoint.best}
+    if checkpoint.seed != expected.seed:
+        problems.append(f"it was written with seed={checkpoint.seed}, this trainer has seed={expected.seed}")
+    problems += _different(checkpoint.variables, expected.variables)
+    present = {name: array for name, array in expected.variables.items() if name in checkpoint.best}
     problems += _different(checkpoint.best, present, "best variable")
-    if checkpoint.hyper.keys() != own.hyper.keys():
-        names = ", ".join(sorted(checkpoint.hyper.keys() ^ own.hyper.keys()))
+    if checkpoint.hyper.keys() != expected.hyper.keys():
+        names = ", ".join(sorted(checkpoint.hyper.keys() ^ expected.hyper.keys()))
         problems.append(f"the optimizer's hyperparameters differ: {names}")
     if problems:
         shown = problems[:8] + ([f"and {len(problems) - 8} more"] if len(problems) > 8 else [])
@@ -236,17 +236,17 @@ def check_belongs(checkpoint: Checkpoint, own: Checkpoint, path: Path) -> None:
         raise CheckpointError(f"{path}: does not belong to this training run:{listed}")
 
 
-def _different(found: Mapping[str, Array], own: Mapping[str, Array], what: str = "variable") -> list[str]:
+def _different(found: Mapping[str, Array], expected: Mapping[str, Array], what: str = "variable") -> list[str]:
     problems = []
     for where, names in (
-        ("here, but not in the checkpoint", [name for name in own if name not in found]),
-        ("in the checkpoint, but not here", [name for name in found if name not in own]),
+        ("here, but not in the checkpoint", [name for name in expected if name not in found]),
+        ("in the checkpoint, but not here", [name for name in found if name not in expected]),
     ):
         if names:
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             problems.append(f"{what}s {where}: {shown}")
-    for name in sorted(found.keys() & own.keys()):
-        theirs, ours = type_of(found[name]), type_of(own[name])
+    for name in sorted(found.keys() & expected.keys()):
+        theirs, ours = type_of(found[name]), type_of(expected[name])
         if theirs != ours:
             problems.append(f"{what} {name!r} is {theirs} in the checkpoint, {ours} here")
     return problems

@@ -36,7 +36,7 @@ class Taking(Protocol):
     def take(self, progress: Progress) -> None: ...
 
 
-def made_anew(make: Callable[..., Taking], settings: Settings, progress: Progress) -> Taking:
+def rebuild(make: Callable[..., Taking], settings: Settings, progress: Progress) -> Taking:
     """A trainer of a class with the settings and the progress of another."""
     trainer = make(**settings)
     trainer.take(progress)

@@ -41,5 +41,5 @@ def _going_on(checkpoint: Checkpoint, changed: Mapping[str, float]) -> str:
     """Where a run goes on with other hyperparameters than it had; empty if there are none."""
     position = checkpoint.position
     where = f"going on in epoch {position.epoch + 1}" + (f" after batch {position.batch}" if position.batch else "")
-    told = [f"{name} {value:g} instead of {checkpoint.hyper[name]:g}" for name, value in changed.items()]
-    return f"{where} with {', '.join(told)}" if told else ""
+    changes = [f"{name} {value:g} instead of {checkpoint.hyper[name]:g}" for name, value in changed.items()]
+    return f"{where} with {', '.join(changes)}" if changes else ""

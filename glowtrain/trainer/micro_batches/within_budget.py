@@ -22,7 +22,7 @@ from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.micro_batches.split import AUTO, batch_symbol
 
 STEP = "step"
-Form = Callable[[Graph], Graph]
+GraphTransform = Callable[[Graph], Graph]
 """Makes of a trainer's step what is compiled."""
 
 
@@ -34,13 +34,13 @@ def as_it_is(step: Graph) -> Graph:
 @dataclass(frozen=True)
 class PartsOfBatches:
     """The steps of a bound ``model`` in any number of parts, and what each needs within the budget of ``options``;
-    ``form`` makes of a step what is compiled."""
+    ``transform`` makes of a step what is compiled."""
 
     graphs: TrainerGraphs
     model: Graph
     options: Options
     backend: Backend
-    form: Form = as_it_is
+    transform: GraphTransform = as_it_is
 
     def within(self) -> PartsOfBatches:
         """The same within a budget that a share says of the whole step, with nothing rounded: so many bytes."""
@@ -77,7 +77,9 @@ class PartsOfBatches:
     def step(self, count: int) -> Graph:
         """The step in so many parts."""
         graphs = self.graphs
-        return self.form(graphs.whole_step_of(self.model) if count == 1 else graphs.step_in_parts(self.model, count))
+        return self.transform(
+            graphs.whole_step_of(self.model) if count == 1 else graphs.step_in_parts(self.model, count)
+        )
 
 
 class StepFunction(Function):
@@ -109,7 +111,11 @@ class StepFunction(Function):
 
 @contextmanager
 def proposing(
-    graphs: TrainerGraphs | None, binding: Binding, options: Options, backend: Backend, form: Form = as_it_is
+    graphs: TrainerGraphs | None,
+    binding: Binding,
+    options: Options,
+    backend: Backend,
+    transform: GraphTransform = as_it_is,
 ) -> Iterator[None]:
     """Let a :class:`MemoryBudgetError` of a step at a binding say in how many parts it would keep the budget."""
     try:
@@ -117,7 +123,7 @@ def proposing(
     except MemoryBudgetError as error:
         if graphs is None or graphs.spec.micro_batches not in (1, AUTO):
             raise
-        parts = PartsOfBatches(graphs, graphs.at(binding), options, backend, form).within()
+        parts = PartsOfBatches(graphs, graphs.at(binding), options, backend, transform).within()
         count = parts.least_count()
         if count is None:
             raise

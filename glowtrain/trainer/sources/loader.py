@@ -71,19 +71,19 @@ class LoaderSource(BatchSource):
         self.drop_last = drop_last
         self.training = training
         self.check = check
-        self.made_anew = callable(data) and not hasattr(data, "__iter__")
-        self.read_once = not self.made_anew and hasattr(data, "__next__")
+        self.is_factory = callable(data) and not hasattr(data, "__iter__")
+        self.read_once = not self.is_factory and hasattr(data, "__next__")
         self.stateful = has_state(data)
         self.keeps_state = keeps_state and self.stateful
-        self.batches = steps if steps is not None else None if self.made_anew else length_of(data)
+        self.batches = steps if steps is not None else None if self.is_factory else length_of(data)
         self.fixed = None if inputs_only else signature.fixed_batch
-        self.reader = BatchReader(signature, inputs_only=inputs_only, copies=not gives_own_memory(data))
+        self.reader = BatchReader(signature, inputs_only=inputs_only, copies=not yields_new_arrays(data))
         self.restored = restored
 
     @property
     def repeats(self) -> bool:
         """Whether an epoch that is read again has the same batches, as far as can be seen."""
-        if self.made_anew:
+        if self.is_factory:
             return takes_the_epoch(self.data)
         return isinstance(self.data, Sequence) or reads_in_order(self.data) or bool(epoch_setters(self.data))
 
@@ -92,7 +92,7 @@ class LoaderSource(BatchSource):
         """What is wrong with an epoch that has no batches."""
         if self.read_once:
             return f"the {type(self.data).__name__} is exhausted; {READ_ONCE}"
-        return "the function must return a new iterator each time" if self.made_anew else "the data source is empty"
+        return "the function must return a new iterator each time" if self.is_factory else "the data source is empty"
 
     def going_on(self, position: Position) -> str:
         """What is to be said of going on with a checkpoint's run; empty if its bits are those of one without a stop."""
@@ -131,7 +131,7 @@ class LoaderSource(BatchSource):
             raise
         except Exception as error:
             raise CheckpointError(
-                f"the data source does not take its state of the checkpoint ({told(error)}): it must be as it was"
+                f"the data source does not take its state of the checkpoint ({error_line(error)}): it must be as it was"
             ) from error
 
     def _begun(self, position: Position) -> Iterator[Any]:
@@ -144,10 +144,10 @@ class LoaderSource(BatchSource):
         except InputError:
             raise
         except Exception as error:
-            raise self.error(position, 1, f"the data source cannot be read: {told(error)}") from error
+            raise self.error(position, 1, f"the data source cannot be read: {error_line(error)}") from error
 
     def _iterable(self, epoch: int) -> Any:
-        if not self.made_anew:
+        if not self.is_factory:
             return self.data
         iterable = self.data(epoch=epoch) if takes_the_epoch(self.data) else self.data()
         if not hasattr(iterable, "__iter__"):
@@ -260,14 +260,14 @@ class LoaderRows(EpochRows):
         try:
             return next(iterator, END)
         except Exception as error:
-            raise self._error(number, f"the data source raised {told(error)}") from error
+            raise self._error(number, f"the data source raised {error_line(error)}") from error
 
     def _state(self, number: int) -> Any:
         """The source's state behind a batch, as a checkpoint holds it."""
         try:
             return encode(self.source.data.state_dict())
         except Exception as error:
-            raise self._error(number, f"the data source's state cannot be kept: {told(error)}") from error
+            raise self._error(number, f"the data source's state cannot be kept: {error_line(error)}") from error
 
     def _error(self, number: int, message: str) -> BatchError:
         return self.source.error(self.position, number, message)
@@ -318,7 +318,7 @@ def loader_of(data: Any, signature: BatchSignature, batch_size: int | None, **se
     return LoaderSource(data, signature, **settings)
 
 
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An error that someone else raised, in a line: of the many of a loader's process the last is its own."""
     lines = str(error).strip().splitlines() or [""]
     text = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
@@ -353,7 +353,7 @@ def epoch_setters(iterable: Any) -> list[Callable[[int], Any]]:
     return [part.set_epoch for part in parts if callable(getattr(part, "set_epoch", None))]
 
 
-def gives_own_memory(data: Any) -> bool:
+def yields_new_arrays(data: Any) -> bool:
     """Whether each batch has memory of its own for certain: those of a list.
 
     A generator may fill the same arrays again and again. Batches of a loader's processes lie in memory that these

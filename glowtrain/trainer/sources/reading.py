@@ -9,7 +9,7 @@ import numpy as np
 
 from glowtrain.errors import InputError
 from glowtrain.trainer.arrays import mismatch, with_unit_axes
-from glowtrain.trainer.feed import NamesByKeys, by_place
+from glowtrain.trainer.feed import NamesByKeys, by_position
 from glowtrain.trainer.signature import BatchSignature
 from glowtrain.trainer.sources.source import BatchRow
 from glowtrain.trainer.sources.tensors import array_of, is_array
@@ -55,7 +55,7 @@ class BatchReader:
             return {self.names[0]: batch}
         if self.inputs_only and isinstance(batch, (tuple, list)):
             batch = batch[: len(self.names)]
-        return by_place(batch, self.names, "the batch")
+        return by_position(batch, self.names, "the batch")
 
     def _check(self, name: str, array: Array) -> None:
         """Raise :class:`InputError` for an array unlike that of the first batch, which must be what the input takes.

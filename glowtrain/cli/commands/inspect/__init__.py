@@ -18,7 +18,7 @@ from glowtrain.cli.arguments.training import (
     LossOptions,
     OptimizerOptions,
     compilation_of,
-    kept_for_updates,
+    optimizer_state_names,
     require_train,
 )
 from glowtrain.cli.commands.inspect import arguments as given
@@ -108,7 +108,7 @@ def inspect(
 def show_stage(step: Graph, model: Graph, stage: str, backend: Backend, how: Options, plot: Path | None) -> None:
     """Print what stands at a stage, of a step of a model or of the model itself."""
     if stage == MEMORY:
-        show_step_memory(step, backend, how, kept_for_updates(step, model), plot)
+        show_step_memory(step, backend, how, optimizer_state_names(step, model), plot)
         return
     show(step, stage, backend, how)
     if stage == "summary":
@@ -133,9 +133,9 @@ def show_parts(graph: Graph, backend: Backend, count: int, memory: str | None, p
         out.print(f"wrote {plot}")
 
 
-def show_step_memory(graph: Graph, backend: Backend, given: Options, optimizer: set[str], plot: Path | None) -> None:
+def show_step_memory(graph: Graph, backend: Backend, options: Options, optimizer: set[str], plot: Path | None) -> None:
     """Print what a graph takes in memory, and write the picture where one is asked for."""
-    report = memory_report(graph, backend, given, optimizer)
+    report = memory_report(graph, backend, options, optimizer)
     show_memory(report)
     if plot is not None:
         draw(report, plot)

@@ -35,29 +35,29 @@ def stage_names(backend: Backend) -> tuple[str, ...]:
 STAGES = stage_names(backend_of("cpu"))
 
 
-def show(graph: Graph, stage: str, backend: Backend, given: Options) -> None:
+def show(graph: Graph, stage: str, backend: Backend, options: Options) -> None:
     """Print one of :func:`stage_names`."""
     if stage == "summary":
-        summary(graph, backend, given)
+        summary(graph, backend, options)
     else:
-        sys.stdout.write(text_of(graph, stage, backend, given))
+        sys.stdout.write(text_of(graph, stage, backend, options))
 
 
-def text_of(graph: Graph, stage: str, backend: Backend, given: Options) -> str:
+def text_of(graph: Graph, stage: str, backend: Backend, options: Options) -> str:
     """The text of what stands at a stage."""
     if stage == "graph":
         return str(graph)
     view = views_of(backend).get(stage)
     stages = until(stage if view is None else view.stage, backend.stages(WALK))
     if stage == "plan":
-        return plan_text(graph, given, stages)
-    result = arrive(graph, given, stages)
+        return plan_text(graph, options, stages)
+    result = arrive(graph, options, stages)
     return walk.text_of(result) if view is None else view.text(result)
 
 
-def plan_text(graph: Graph, given: Options, stages: Sequence[Stage]) -> str:
+def plan_text(graph: Graph, options: Options, stages: Sequence[Stage]) -> str:
     """The text of a plan, after comments that say what is computed again in it, and why."""
-    ordered = arrive(graph, given, until("ordered", stages))
-    plan = arrive(ordered, given, after("ordered", stages))
-    comments = (f"; {line}\n" for line in again_lines(computed_again(plan, ordered, given)))
+    ordered = arrive(graph, options, until("ordered", stages))
+    plan = arrive(ordered, options, after("ordered", stages))
+    comments = (f"; {line}\n" for line in again_lines(computed_again(plan, ordered, options)))
     return f"{''.join(comments)}{walk.text_of(plan)}"

@@ -9,7 +9,8 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.errors import InputError
-from glowtrain.trainer.interrupts import Alone
+from glowtrain.trainer.fit import Moment
+from glowtrain.trainer.interrupts import Exclusive
 from glowtrain.trainer.moments import Moment
 from tests.training.trainers import Points, trainer_of
 
@@ -45,13 +46,13 @@ def test_a_callback_cannot_fit_the_same_trainer(mlp: gt.Template, points: Points
 
 def test_a_child_of_fork_is_free_of_a_fit_that_stayed_behind() -> None:
     """Only the thread that forked is in the child."""
-    alone = Alone("one at a time")
-    with alone:
-        alone.renew()
-        with pytest.raises(InputError, match="one at a time"), alone:
+    exclusive = Exclusive("one at a time")
+    with exclusive:
+        exclusive.renew()
+        with pytest.raises(InputError, match="one at a time"), exclusive:
             pass
-        other = threading.Thread(target=alone.renew)
+        other = threading.Thread(target=exclusive.renew)
         other.start()
         other.join()
-        with alone:
+        with exclusive:
             pass
