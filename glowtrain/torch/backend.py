@@ -19,7 +19,7 @@ from glowtrain.bounded_cache import BoundedCache
 from glowtrain.compiler.function import SPECIALISATIONS
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.forks import renew_in_children
-from glowtrain.torch.capture import Captured, captured, check_apart
+from glowtrain.torch.capture import Captured, captured, check_disjoint
 from glowtrain.torch.differentiable import Formula, compiled
 from glowtrain.torch.memory import Spans, address, array_of, row_major, span
 
@@ -167,7 +167,7 @@ class Specialised:
                 "with None where only the others are read"
             )
         for at, other in itertools.product(self._foreign, tensors):
-            check_apart(tensors[at], other)
+            check_disjoint(tensors[at], other)
         own = [tensors[at] for at in self._own]
         if own and any(map(self._spans(own).meet, map(span, [tensors[at] for at in self._given]))):
             raise ModelError("an argument shares memory with a buffer that is changed in place")

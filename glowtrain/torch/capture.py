@@ -165,10 +165,10 @@ def _check_mutated(mutated: Tensors, tensors: Tensors) -> None:
         if not tensor.is_contiguous():
             raise ModelError(f"a tensor with strides {tensor.stride()} is changed in place: make it contiguous")
     for tensor, other in itertools.product(mutated, tensors):
-        check_apart(tensor, other)
+        check_disjoint(tensor, other)
 
 
-def check_apart(changed: torch.Tensor, other: torch.Tensor) -> None:
+def check_disjoint(changed: torch.Tensor, other: torch.Tensor) -> None:
     """Raise :class:`ModelError` where a tensor that is changed in place has elements in common with another one."""
     if changed is not other and overlap(changed, other):
         raise ModelError("a tensor is changed in place that shares memory with another argument")

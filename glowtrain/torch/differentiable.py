@@ -204,12 +204,12 @@ class Training:
         """The results; what backward reads is kept in ``context``, which belongs to the call."""
         results = self._results()
         kept = [*[tensors[n] for n in self._read_leaves], *[results[n] for n in self._read_results]]
-        places = [*map(address, tensors), *map(address, results)]
+        addresses = [*map(address, tensors), *map(address, results)]
         if self._block.offsets:
             block = self._block.allocate()
-            places += self._block.addresses(block)
+            addresses += self._block.addresses(block)
             kept.append(block)
-        self._forward(places)
+        self._forward(addresses)
         context.training = self
         if kept:
             context.save_for_backward(*kept)
@@ -220,38 +220,38 @@ class Training:
             context.mark_non_differentiable(*[results[n] for n in self._constant])
         return tuple(results)
 
-    def backward(self, context: Any, given: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+    def backward(self, context: Any, incoming: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """The gradients by leaf, after None for the formula."""
         kept = context.saved_tensors if self._keeps else ()
-        cotangents = [self._cotangent(number, given[number]) for number in self._cotangents]
+        cotangents = [self._cotangent(number, incoming[number]) for number in self._cotangents]
         if torch.is_grad_enabled():
             gradients = self.derivative([*self._leaves(context, kept), *cotangents])
         else:
             gradients = self._gradients()
-            self._backward(self._places(cotangents, kept, gradients))
+            self._backward(self._addresses(cotangents, kept, gradients))
         by_argument: Sequence[torch.Tensor | None] = self._by_argument((*gradients, None))
-        return self._without_unread(by_argument, given)
+        return self._without_unread(by_argument, incoming)
 
     def _without_unread(
-        self, gradients: Sequence[torch.Tensor | None], given: Sequence[torch.Tensor | None]
+        self, gradients: Sequence[torch.Tensor | None], incoming: Sequence[torch.Tensor | None]
     ) -> Sequence[torch.Tensor | None]:
         """None for leaves that nothing connects with the results which the caller reads."""
-        read = [number for number in self._cotangents if given[number] is not None]
+        read = [number for number in self._cotangents if incoming[number] is not None]
         if len(read) == len(self._cotangents):
             return gradients
         connected = frozenset().union(*(self.formula.connected[number] for number in read))
         return (None, *(g if number in connected else None for number, g in enumerate(gradients[1:])))
 
-    def _places(self, cotangents: Tensors, kept: Tensors, gradients: Tensors) -> list[int]:
+    def _addresses(self, cotangents: Tensors, kept: Tensors, gradients: Tensors) -> list[int]:
         """The addresses that the backward half is called with."""
-        places = [*map(address, cotangents), *map(address, kept)]
+        addresses = [*map(address, cotangents), *map(address, kept)]
         if self._block.offsets:
-            places[-1:] = self._block.addresses(kept[-1])
-        places += map(address, gradients)
-        return places
+            addresses[-1:] = self._block.addresses(kept[-1])
+        addresses += map(address, gradients)
+        return addresses
 
-    def _cotangent(self, number: int, given: torch.Tensor | None) -> torch.Tensor:
-        return self._zeros[number] if given is None else row_major(given)
+    def _cotangent(self, number: int, cotangent: torch.Tensor | None) -> torch.Tensor:
+        return self._zeros[number] if cotangent is None else row_major(cotangent)
 
     @cached_property
     def _zeros(self) -> dict[int, torch.Tensor]:

@@ -50,7 +50,7 @@ def from_torch(
     check_module(module)
     arguments = arguments_of(module, example)
     specs = _specs(arguments.tensors, dims)
-    arrays = {name: _copied(name, tensor) for name, tensor in held(module).items()}
+    arrays = {name: _copied(name, tensor) for name, tensor in state_tensors(module).items()}
     template = Template(type(module).__name__.lower(), specs, ModuleBuild(module, arguments, specs, arrays))
     return template if template.symbols else template.bind({})
 
@@ -61,7 +61,7 @@ def check_module(module: Any) -> None:
         raise InputError(f"a torch.nn.Module is wanted, not {type(module).__name__}")
     if isinstance(module, torch.jit.ScriptModule):
         raise InputError("a torch.jit.ScriptModule cannot be traced: give the module that it was made of")
-    lazy = [name for name, tensor in held(module).items() if is_lazy(tensor)]
+    lazy = [name for name, tensor in state_tensors(module).items() if is_lazy(tensor)]
     if lazy:
         raise InputError(f"{lazy[0]} has no shape yet: call the module once, so that its lazy layers get theirs")
 
@@ -71,7 +71,7 @@ def original_of(module: torch.nn.Module) -> torch.nn.Module:
     return module._orig_mod if isinstance(module, OptimizedModule) else module
 
 
-def held(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+def state_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The parameters and buffers of a module by all of their names: what is shared has several."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
     return {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
@@ -187,8 +187,8 @@ class ModuleBuild:
         ]
         trace = traced(Computation(self._called, **{MODULE: self.module}), examples)
         given = {name: Input(type_, name) for name, type_ in types.items()}
-        variables = variables_of(trace, held(self.module), self.arrays)
-        leaves = {**placed(trace, list(given.values())), **variables}
+        variables = variables_of(trace, state_tensors(self.module), self.arrays)
+        leaves = {**by_placeholder(trace, list(given.values())), **variables}
         random = RandomState(torch.initial_seed())
         found = read(trace, leaves, random, MODULE)
         updates = {variables[_placeholder(trace, name)]: value for name, value in found.updates.items()}
@@ -213,7 +213,7 @@ def variables_of(trace: Trace, tensors: Mapping[str, torch.Tensor], arrays: Mapp
         firsts.setdefault(id(tensor), name)
     made: dict[str, Variable] = {}
     found = {}
-    read = {placeholder: tensors[own_name(full)] for placeholder, full in trace.names.items()}
+    read = {placeholder: tensors[name_in_module(full)] for placeholder, full in trace.names.items()}
     read.update((name, trace.tensors[name]) for name in trace.outside if id(trace.tensors[name]) in firsts)
     for placeholder, tensor in read.items():
         first = firsts[id(tensor)]
@@ -224,7 +224,7 @@ def variables_of(trace: Trace, tensors: Mapping[str, torch.Tensor], arrays: Mapp
     return found
 
 
-def own_name(full: str) -> str:
+def name_in_module(full: str) -> str:
     """The name of a parameter within its module, from that within the traced computation."""
     return full.removeprefix(f"{MODULE}.")
 
@@ -233,7 +233,7 @@ def _placeholder(trace: Trace, full: str) -> str:
     return next(placeholder for placeholder, name in trace.names.items() if name == full)
 
 
-def placed(trace: Trace, inputs: Sequence[Value]) -> dict[str, Value]:
+def by_placeholder(trace: Trace, inputs: Sequence[Value]) -> dict[str, Value]:
     """Inputs by the names of their placeholders."""
     return dict(zip(trace.inputs, inputs, strict=True))
 

@@ -265,7 +265,7 @@ class GroupedUpdates:
         return counts
 
     @property
-    def kept(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether the optimizer still has the groups, and the state that a step works on: none of it was cleared,
         replaced or moved. It may have got more."""
         states = self.optimizer.state

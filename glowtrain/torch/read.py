@@ -21,7 +21,7 @@ from glowtrain.torch.aten import TABLE, AtenCall
 from glowtrain.torch.dtypes import OURS
 from glowtrain.torch.memory import array_of
 from glowtrain.torch.random_state import Draws
-from glowtrain.torch.tracing.places import module_path, source_line
+from glowtrain.torch.tracing.source_locations import module_path, source_line
 from glowtrain.torch.tracing.trace import FIXED, GRADIENT, Trace, name_of
 
 SAID = {"_local_scalar_dense.default": ".item()"}

@@ -35,7 +35,7 @@ from glowtrain.torch.memory import array_of, check_device, is_plain
 from glowtrain.torch.module import check_module, original_of
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
 from glowtrain.torch.step_for_shape import StepForShape
-from glowtrain.torch.tracing.places import warn_caller
+from glowtrain.torch.tracing.source_locations import warn_caller
 from glowtrain.torch.watching.captured import CapturedTensors
 from glowtrain.torch.watching.guard import Watch
 from glowtrain.torch.watching.python_reads import PythonReads
@@ -206,7 +206,7 @@ class CompiledStep:
             self._recompile_as("tensors or modules that the loss captures have changed")
         leaves, structure = _flat(batch)
         compiled = self._compiled.get(self._key(leaves, structure))
-        if compiled is not None and not compiled.updates.kept:
+        if compiled is not None and not compiled.updates.is_intact:
             self._recompile_as("the optimizer has other groups or state")
             compiled = None
         return compiled or self._compile(self._key(leaves, structure), batch), leaves

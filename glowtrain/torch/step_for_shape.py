@@ -33,11 +33,11 @@ from glowtrain.torch.memory import (
     tensor_of,
     view_of,
 )
-from glowtrain.torch.module import placed, variables_of
+from glowtrain.torch.module import by_placeholder, variables_of
 from glowtrain.torch.optimizers import PARAMETERS, GroupedUpdates
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.tracing.places import warn_caller
+from glowtrain.torch.tracing.source_locations import warn_caller
 from glowtrain.torch.tracing.trace import MODULE, Computation, differentiates, traced
 from glowtrain.types import Array
 
@@ -73,7 +73,7 @@ class StepForShape:
         self.written = Spans(self.changed)
         types = graph.input_types
         self.numbers = {name: np.zeros((), types[name].dtype.numpy) for name in self.updates.numbers() if name in types}
-        self.places = {name: address_of(number) for name, number in self.numbers.items()}
+        self.addresses = {name: address_of(number) for name, number in self.numbers.items()}
         self.results = Allocation([value.type for value in graph.outputs.values()])
         self.result_names = list(graph.outputs)
         own = set(map(id, step.watch.tensors.values()))
@@ -117,7 +117,7 @@ class StepForShape:
 
     def _places(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Places, Places]:
         """Where inputs and outputs lie."""
-        inputs = self.places.copy()
+        inputs = self.addresses.copy()
         inputs.update(zip(self.names, map(address, tensors), strict=True))
         return inputs, dict(zip(self.result_names, map(address, results), strict=True))
 
@@ -179,7 +179,7 @@ def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdate
     variables = variables_of(trace, step.watch.tensors, arrays)
     random = RandomState(torch.initial_seed(), step.draws)
     parts = [part for module in modules.values() for part in module.modules()]
-    leaves = {**placed(trace, inputs), **variables, **step.captured.variables(trace, variables, parts)}
+    leaves = {**by_placeholder(trace, inputs), **variables, **step.captured.variables(trace, variables, parts)}
     found = read(trace, leaves, random, MODULE)
     loss = _loss(found.results)
     by_name = {full: variables[placeholder] for placeholder, full in trace.names.items()}

@@ -11,7 +11,7 @@ from glowtrain.graph import Template
 from glowtrain.modes.variables import COUNTERS
 from glowtrain.torch.dtypes import THEIRS
 from glowtrain.torch.memory import tensor_of
-from glowtrain.torch.module import ModuleBuild, check_module, held
+from glowtrain.torch.module import ModuleBuild, check_module, state_tensors
 from glowtrain.trainer.steps import Steps
 from glowtrain.types import Array, type_of
 
@@ -27,7 +27,7 @@ def to_torch(trainer: Steps, module: torch.nn.Module) -> None:
     lists what does not fit: nothing has been written then.
     """
     check_module(module)
-    tensors = held(module)
+    tensors = state_tensors(module)
     names = _names(trainer)
     values = {name: array for name, array in trainer.variables().items() if name in names}
     problems = [*_strangers(values, module, _unused(trainer))]
@@ -49,7 +49,7 @@ def _names(trainer: Steps) -> set[str]:
 def _strangers(values: Mapping[str, Array], module: torch.nn.Module, unused: set[str]) -> Iterator[str]:
     """Parameters that only one side has, but for ``unused`` ones, or that are one tensor in the module and several in
     the trainer."""
-    tensors = held(module)
+    tensors = state_tensors(module)
     taken: dict[int, str] = {}
     for name in values:
         if name not in tensors:

@@ -29,9 +29,9 @@ def ones(call: AtenCall, *_: Any, **__: Any) -> Any:
 
 
 @aten("full.default", "full_like.default", "new_full.default")
-def full(call: AtenCall, *given: Any, **__: Any) -> Any:
+def full(call: AtenCall, *arguments: Any, **__: Any) -> Any:
     """Of a size, of a tensor's, or both; the number stands last."""
-    return _filled(call, given[-1])
+    return _filled(call, arguments[-1])
 
 
 @aten("scalar_tensor.default")

@@ -300,8 +300,8 @@ def topk(call: AtenCall, x: Value, k: int, dim: int = -1, largest: bool = True, 
 
 @aten("sort.default", "sort.stable")
 @along_axis
-def sort(call: AtenCall, x: Value, *given: Any, **named: Any) -> Any:
-    arguments = [each for each in given if each is not None]
+def sort(call: AtenCall, x: Value, *positional: Any, **named: Any) -> Any:
+    arguments = [each for each in positional if each is not None]
     dim, descending = (*arguments, *(-1, False)[len(arguments) :])[-2:]
     dim, descending = named.get("dim", dim), named.get("descending", descending)
     return TopK(axis=dim % x.rank, largest=descending, k=x.shape[dim])(x)

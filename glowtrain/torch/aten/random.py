@@ -59,9 +59,9 @@ def _uniform_below_one(call: AtenCall) -> Value:
 
 
 @aten("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype")
-def randint(call: AtenCall, *given: Any, **__: Any) -> Any:
+def randint(call: AtenCall, *arguments: Any, **__: Any) -> Any:
     """Whole numbers from the first bound (0, if there is one bound) to below the second."""
-    bounds = [each for each in given if isinstance(each, int)]
+    bounds = [each for each in arguments if isinstance(each, int)]
     low, high = (0, *bounds) if len(bounds) == 1 else bounds
     random = call.random
     drawn = Uniform(call.shape, stream=random.stream(), dtype=f64)(random.seed, random.counter)
@@ -118,8 +118,8 @@ def randn(call: AtenCall, *_: Any, **__: Any) -> Any:
 
 
 @aten("normal.float_float", "normal_functional.default")
-def normal(call: AtenCall, *given: Any, **__: Any) -> Any:
-    numbers = [each for each in given if isinstance(each, (int, float))]
+def normal(call: AtenCall, *arguments: Any, **__: Any) -> Any:
+    numbers = [each for each in arguments if isinstance(each, (int, float))]
     mean, std = (*numbers, *(0.0, 1.0)[len(numbers) :])[:2]
     return call.cast(_normal(call) * std + mean)
 

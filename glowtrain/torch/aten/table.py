@@ -46,8 +46,8 @@ def along_axis(reading: Reading) -> Reading:
     """What computes along an axis; scalars are given to it as rows of one element, as ATen takes them there."""
 
     @wraps(reading)
-    def read(call: AtenCall, *given: Any, **named: Any) -> Any:
-        results = reading(call, *map(_row, given), **{name: _row(each) for name, each in named.items()})
+    def read(call: AtenCall, *arguments: Any, **named: Any) -> Any:
+        results = reading(call, *map(_row, arguments), **{name: _row(each) for name, each in named.items()})
         if not isinstance(results, (tuple, list)):
             return reshape(results, call.shape)
         return [reshape(y, type_.shape) for y, type_ in zip(results, call.types, strict=True) if type_ is not None]
@@ -55,8 +55,8 @@ def along_axis(reading: Reading) -> Reading:
     return read
 
 
-def _row(given: Any) -> Any:
-    return reshape(given, (1,)) if isinstance(given, Value) and not given.rank else given
+def _row(arguments: Any) -> Any:
+    return reshape(arguments, (1,)) if isinstance(arguments, Value) and not arguments.rank else arguments
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from glowtrain.torch.checking.objective import Objective
-from glowtrain.torch.module import held
+from glowtrain.torch.module import state_tensors
 from glowtrain.types import Array
 
 
@@ -21,7 +21,7 @@ class Eager:
         self.seed = seed
         self.called = _Called(goal)
         self.inputs = {name: in_double(value) for name, value in goal.examples.items()}
-        self._names = {name: id(tensor) for name, tensor in held(self.called).items()}
+        self._names = {name: id(tensor) for name, tensor in state_tensors(self.called).items()}
         self._parameters = {id(each): in_double(each) for each in self.called.parameters()}
         self._buffers = {id(each): in_double(each) for each in self.called.buffers()}
         trained = {name: id(each) for name, each in goal.tensors.items() if each.requires_grad}

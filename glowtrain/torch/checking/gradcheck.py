@@ -19,7 +19,7 @@ from glowtrain.torch.checking.eager import Eager
 from glowtrain.torch.checking.objective import LossFunction, Objective, ReadObjective, objective, read_objective
 from glowtrain.torch.memory import array_of
 from glowtrain.torch.module import Examples
-from glowtrain.torch.tracing.places import innermost_line
+from glowtrain.torch.tracing.source_locations import innermost_line
 from glowtrain.types import Array
 
 AUTOGRAD, FORWARD = "autograd", "forward"
@@ -64,7 +64,7 @@ class _Comparison:
     def __init__(self, goal: Objective, found: ReadObjective, seed: int) -> None:
         arrays = {name: array_of(v.detach().contiguous()) for name, v in goal.examples.items() if _is_tensor(v)}
         self.random = found.random
-        self.ours = LossCheck(found.graph, arrays, np.random.default_rng(seed), found.places)
+        self.ours = LossCheck(found.graph, arrays, np.random.default_rng(seed), found.locations)
         self.theirs = Eager(goal, seed)
         self.name = type(goal.module).__name__
 
@@ -98,12 +98,12 @@ class _Comparison:
         ratio = _ratio(error, max(float(np.abs(ours).max()), float(np.abs(theirs).max())))
         if ratio <= 1:
             return merged(name, [("", Measure(AUTOGRAD, error, ratio))])
-        place = np.unravel_index(int(apart.argmax()), ours.shape)
-        where = f"element {[int(i) for i in place]}" if place else "it"
+        position = np.unravel_index(int(apart.argmax()), ours.shape)
+        where = f"element {[int(i) for i in position]}" if position else "it"
         unit = np.zeros(ours.shape)
-        unit[place] = 1.0
+        unit[position] = 1.0
         judged = self.ours.along(name, unit)
-        told = f"PyTorch {theirs[place]:.9g}, Glowtrain {ours[place]:.9g}"
+        told = f"PyTorch {theirs[position]:.9g}, Glowtrain {ours[position]:.9g}"
         if judged.kind == "kink":
             return merged(name, [(where, Measure(AUTOGRAD, detail=f"{told}; {judged.detail}", kind="kink"))])
         told += f"; {self._judgement}" if judged.ratio <= 1 else f"; {judged.detail}"

@@ -15,10 +15,18 @@ from glowtrain.graph import Graph, Input, Node
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.loss import check_loss, check_loss_function
 from glowtrain.torch.memory import array_of
-from glowtrain.torch.module import Examples, ModuleArguments, arguments_of, check_module, held, placed, variables_of
+from glowtrain.torch.module import (
+    Examples,
+    ModuleArguments,
+    arguments_of,
+    by_placeholder,
+    check_module,
+    state_tensors,
+    variables_of,
+)
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.tracing.places import place
+from glowtrain.torch.tracing.source_locations import source_location
 from glowtrain.torch.tracing.trace import MODULE, Computation, traced
 
 LossFunction = Callable[..., Any]
@@ -45,8 +53,8 @@ class Objective:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """All parameters and buffers, the module's under its own names."""
-        loss = held(self.loss_fn) if isinstance(self.loss_fn, torch.nn.Module) else {}
-        return held(self.module) | {f"{LOSS}.{name}": tensor for name, tensor in loss.items()}
+        loss = state_tensors(self.loss_fn) if isinstance(self.loss_fn, torch.nn.Module) else {}
+        return state_tensors(self.module) | {f"{LOSS}.{name}": tensor for name, tensor in loss.items()}
 
     @property
     def examples(self) -> dict[str, Any]:
@@ -106,11 +114,11 @@ def _floats(results: Any) -> list[torch.Tensor]:
 
 @dataclass(frozen=True)
 class ReadObjective:
-    """An objective as a graph with the only output ``loss``. ``places``: where its nodes come from; ``random``: whether
-    it draws random numbers."""
+    """An objective as a graph with the only output ``loss``. ``locations``: where its nodes come from; ``random``:
+    whether it draws random numbers."""
 
     graph: Graph
-    places: Mapping[Node, str]
+    locations: Mapping[Node, str]
     random: bool
 
 
@@ -122,11 +130,11 @@ def read_objective(goal: Objective) -> ReadObjective:
     arrays = {name: array_of(tensor.detach().contiguous()).copy() for name, tensor in tensors.items()}
     variables = variables_of(trace, tensors, arrays)
     random = RandomState(0)
-    found = read(trace, {**placed(trace, given), **variables}, random, MODULE)
+    found = read(trace, {**by_placeholder(trace, given), **variables}, random, MODULE)
     name = type(goal.module).__name__.lower()
     graph = Graph(tuple(given), {LOSS: found.results[0]}, name=name)
-    places = {node: place(origin, MODULE) for node, origin in found.made_for.items()}
-    return ReadObjective(graph, places, random.used)
+    locations = {node: source_location(origin, MODULE) for node, origin in found.made_for.items()}
+    return ReadObjective(graph, locations, random.used)
 
 
 def _is_tensor(value: Any) -> bool:

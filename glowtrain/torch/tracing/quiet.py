@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 
-from glowtrain.torch.tracing.places import LIBRARY
+from glowtrain.torch.tracing.source_locations import LIBRARY
 
 CALLERS = tuple(os.path.join(LIBRARY, folder, "") for folder in ("nn", "_export"))
 """Where functions are called that warn of their operands: PyTorch's layers, and its tracer on behalf of a module."""

@@ -21,7 +21,7 @@ from torch.fx.traceback import preserve_node_meta
 from torch.overrides import get_overridable_functions
 
 from glowtrain.errors import ModelError
-from glowtrain.torch.tracing.places import place
+from glowtrain.torch.tracing.source_locations import source_location
 
 BODIES = {"wrap": 1, "tag_activation_checkpoint": 1, "invoke_subgraph": 2}
 """Higher-order operators that compute what the graph does which is their first operand, by the operand that is its
@@ -51,7 +51,7 @@ def check_calls(module: torch.fx.GraphModule) -> None:
     for part in module.modules():
         for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
             if not _is_traceable(node):
-                said = " ".join(filter(None, (_name(node), place(node, ""))))
+                said = " ".join(filter(None, (_name(node), source_location(node, ""))))
                 raise ModelError(f"{said} changes how PyTorch computes or differentiates, which is not followed")
 
 

@@ -44,16 +44,16 @@ def traceable(*, forward_only: bool) -> Iterator[None]:
 
 
 @contextmanager
-def calls_told(tell: Callable[[torch.nn.Module], None]) -> Iterator[None]:
+def calls_observed(tell: Callable[[torch.nn.Module], None]) -> Iterator[None]:
     """Within, ``tell`` is given each module that this thread calls."""
     call, own = torch.nn.Module.__call__, get_ident()
 
-    def told(self: torch.nn.Module, *arguments: Any, **named: Any) -> Any:
+    def observed(self: torch.nn.Module, *arguments: Any, **named: Any) -> Any:
         if get_ident() == own:
             tell(self)
         return call(self, *arguments, **named)
 
-    torch.nn.Module.__call__ = told
+    torch.nn.Module.__call__ = observed
     try:
         yield
     finally:

@@ -30,9 +30,9 @@ from torch.utils import _pytree as pytree
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.torch.aten import TABLE
 from glowtrain.torch.tracing.drawn import nothing_drawn
-from glowtrain.torch.tracing.places import innermost_line
 from glowtrain.torch.tracing.quiet import quiet
-from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_told, traceable
+from glowtrain.torch.tracing.source_locations import innermost_line
+from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_observed, traceable
 from glowtrain.torch.tracing.tape import Connected, Tape, TapedMemory
 
 GRADIENT = "glowtrain::gradient"
@@ -174,7 +174,7 @@ class Computation(torch.nn.Module):
         attributes = [(vars(part), vars(part).copy()) for part in self.modules()]
         constant = [(each, each._version) for each in pytree.tree_leaves(inputs) if _is_constant(each)]
         mode = _Gradients(INSTEAD if self.forward_only else INSTEAD | REFUSED, self.originals)
-        with mode, calls_told(self.originals.modules.add), nothing_drawn(self.generators):
+        with mode, calls_observed(self.originals.modules.add), nothing_drawn(self.generators):
             results = self._function[0](*inputs)
         if any(each.requires_grad and each._version != version for each, version in constant):
             raise ModelError("what requires a gradient is written to a tensor that does not: write it under no_grad")

@@ -39,14 +39,14 @@ class CapturedTensors:
         """Where row-major floats lie, once all of them are read there."""
 
     def variables(
-        self, trace: Trace, own: Mapping[str, Variable], parts: Sequence[torch.nn.Module]
+        self, trace: Trace, module_variables: Mapping[str, Variable], parts: Sequence[torch.nn.Module]
     ) -> dict[str, Variable]:
-        """Variables for a trace's floats but for the module's ``own``, by placeholder. Its other tensors are watched
-        from now on, and the modules that it calls, besides the ``parts`` of the step's."""
+        """Variables for a trace's floats but for the module's ``module_variables``, by placeholder. Its other tensors
+        are watched from now on, and the modules that it calls, besides the ``parts`` of the step's."""
         found: dict[str, Variable] = {}
         made: dict[str, Variable] = {}
         for placeholder, tensor in trace.tensors.items():
-            if placeholder in own:
+            if placeholder in module_variables:
                 continue
             if tensor.is_floating_point():
                 name = self._taken(tensor)

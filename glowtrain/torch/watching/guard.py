@@ -36,7 +36,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from glowtrain.errors import InputError
 from glowtrain.torch.memory import address, check_memory, first_overlap
-from glowtrain.torch.module import held
+from glowtrain.torch.module import state_tensors
 
 Flags = tuple[bool, ...]
 MODE = "training"
@@ -112,7 +112,9 @@ class Watch:
     def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
         self.modules = modules
         self.tensors = {
-            _joined(prefix, name): tensor for prefix, module in modules.items() for name, tensor in held(module).items()
+            _joined(prefix, name): tensor
+            for prefix, module in modules.items()
+            for name, tensor in state_tensors(module).items()
         }
         # a part that torch.compile wrapped has the mode of what it wraps, which is a part, too
         parts = [part for module in modules.values() for part in module.modules() if MODE in vars(part)]

@@ -5,13 +5,13 @@ Operands are first converted to the type that ATen promotes them to; results hav
 
 from glowtrain.torch.aten.elementwise import (
     activation,
-    alike,
     arithmetic,
     conversion,
     extrema,
     logic,
+    same_name,
     special,
     transcendental,
 )
 
-__all__ = ["activation", "alike", "arithmetic", "conversion", "extrema", "logic", "special", "transcendental"]
+__all__ = ["activation", "arithmetic", "conversion", "extrema", "logic", "same_name", "special", "transcendental"]

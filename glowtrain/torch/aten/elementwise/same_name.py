@@ -1,4 +1,4 @@
-"""ATen's elementwise operators that each are one operator of ours, by their names."""
+"""ATen's elementwise operators that are one operator of ours each, listed by their names."""
 
 from __future__ import annotations
 

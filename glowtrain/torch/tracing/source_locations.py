@@ -29,7 +29,7 @@ def source_line(node: torch.fx.Node) -> str:
     return f"{own[-1][0]}:{own[-1][1]}: {own[-1][2]}" if own else ""
 
 
-def place(node: torch.fx.Node, prefix: str) -> str:
+def source_location(node: torch.fx.Node, prefix: str) -> str:
     """``in layers.0 (model.py:12: h = torch.tanh(x))``: the submodule within ``prefix``, and the line."""
     path, line = module_path(node).removeprefix(prefix).removeprefix("."), source_line(node)
     return " ".join(filter(None, (f"in {path}" if path else "", f"({line})" if line else "")))
