@@ -76,7 +76,7 @@ def _in_process(contents: Contents) -> Call:
 
 
 def _bundle(contents: Contents) -> Call:
-    module = module_of(contents, Target.host(), Options(facts=Cpu(threads=1, cache=None).facts), known=True)
+    module = module_of(contents, Target.host(), Options(facts=Cpu(threads=1, cache=None).facts), holds_weights=True)
     library = toolchain.load([module.code], [f"{module.name}_init", f"{module.name}_step"])
     handle, kept = _handle(module, library)
     step = next(function for function in module.functions if function.name == STEP)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.errors import DataError
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.types import Array
 
 __all__ = [

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from glowtrain.presentation.words import check_keywords
+from glowtrain.presentation.messages import check_keywords
 
 Fields = ParamSpec("Fields")
 Record = TypeVar("Record")

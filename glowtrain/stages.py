@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from glowtrain.errors import InputError
 from glowtrain.memory.budget import UNSAID, Budget
 from glowtrain.memory.residuals import Residuals
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 
 
 @dataclass(frozen=True)

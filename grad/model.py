@@ -13,7 +13,7 @@ from glowtrain.graph import Graph, Input, Template, Value, Variable, constant, n
 from glowtrain.graph.specialise.template import example_of
 from glowtrain.names import Names, matches
 from glowtrain.ops.tensor.move import Expand, zeros
-from glowtrain.presentation.words import unknown
+from glowtrain.presentation.messages import unknown
 
 Differentiated = TypeVar("Differentiated", bound=Graph | Template)
 

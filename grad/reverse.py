@@ -17,7 +17,7 @@ from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Node, Value, layers
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.reduce.reduction import unbroadcast
-from glowtrain.presentation.words import kind_of, page
+from glowtrain.presentation.messages import kind_of, page
 
 
 def pullback(

@@ -16,7 +16,7 @@ from glowtrain.gradcheck.operators.registry import check_registry
 from glowtrain.gradcheck.report.html import write_html
 from glowtrain.gradcheck.report.report import GradcheckReport, merged
 from glowtrain.graph import Graph, Operator, Sample, Template
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.types import Array
 
 EXAMPLES = 10

@@ -23,7 +23,7 @@ from glowtrain.ops.elementwise.extrema import Clip, Min
 from glowtrain.ops.elementwise.logic import Cast, Equal, Where
 from glowtrain.ops.reduce.reduction import ReduceSumSquare, accumulator, as_dtype
 from glowtrain.optim.schedules import SCHEDULE, Schedule
-from glowtrain.presentation.words import check_keywords
+from glowtrain.presentation.messages import check_keywords
 from glowtrain.types import DType, f32, f64, i64
 
 HYPER = "hyper."

@@ -24,7 +24,7 @@ from glowtrain.ops.elementwise.arithmetic import Floor, Pow
 from glowtrain.ops.elementwise.extrema import Min
 from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.elementwise.transcendental import Cos
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 
 SCHEDULE = "schedule."
 """Prefix of the names of a schedule's hyperparameters."""

@@ -20,7 +20,7 @@ from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.indexing.gather import GatherElements, GatherND
 from glowtrain.ops.indexing.scatter import ScatterElements
 from glowtrain.ops.objective.loss import SoftmaxCrossEntropyLoss
-from glowtrain.presentation import words
+from glowtrain.presentation import messages
 from glowtrain.quantization import Quantized
 from glowtrain.types import type_of
 
@@ -434,6 +434,6 @@ def test_sequence_lengths_of_opset_8_are_refused() -> None:
 
 
 def test_messages_say_where_documentation_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Path(words.page("exporting.md")).is_file()
-    monkeypatch.setattr(words, "__file__", str(tmp_path / "site-packages" / "glowtrain" / "words.py"))
-    assert words.page("exporting.md") == "docs/exporting.md in Glowtrain's source repository"
+    assert Path(messages.page("exporting.md")).is_file()
+    monkeypatch.setattr(messages, "__file__", str(tmp_path / "site-packages" / "glowtrain" / "words.py"))
+    assert messages.page("exporting.md") == "docs/exporting.md in Glowtrain's source repository"

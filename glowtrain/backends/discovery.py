@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from glowtrain.backends.base import Backend
 from glowtrain.errors import BackendError, InputError
 from glowtrain.graph.plugins import FAILURES, package_of
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 
 if TYPE_CHECKING:
     from glowtrain.backends.cache.location import CacheChoice

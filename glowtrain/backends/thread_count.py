@@ -13,7 +13,7 @@ from typing import SupportsIndex
 
 from glowtrain.errors import InputError
 from glowtrain.memory.resources import MOST_THREADS
-from glowtrain.presentation.words import kind_of, plural
+from glowtrain.presentation.messages import kind_of, plural
 
 CGROUPS = Path("/sys/fs/cgroup")
 """Where Linux shows the limits that containers have (control groups, version 2)."""

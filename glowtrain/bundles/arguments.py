@@ -9,7 +9,7 @@ from pathlib import Path
 
 from glowtrain.backends.target import Target
 from glowtrain.errors import BundleError
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 
 SEEDS = 1 << 63
 

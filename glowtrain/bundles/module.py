@@ -93,14 +93,16 @@ class BundleModule:
         return f"{self.body}\n{interface_text(self.interface)}"
 
 
-def module_of(contents: Contents, target: Target, options: Options, *, known: bool, threads: int = 1) -> BundleModule:
-    """Compile what a bundle computes up to LLVM text. ``known``: the object holds the weights. Nothing is used that a
-    program must ask the system for.
+def module_of(
+    contents: Contents, target: Target, options: Options, *, holds_weights: bool, threads: int = 1
+) -> BundleModule:
+    """Compile what a bundle computes up to LLVM text. ``holds_weights``: the object holds the weights. Nothing is used
+    that a program must ask the system for.
 
     Raises :class:`CodegenError` for what the target cannot run, :class:`BundleError` for operators that are native
     functions of this process, and for ``fixed_point`` where nothing is quantized.
     """
-    contents, target = contents.fixed() if known else contents, target.unasked
+    contents, target = contents.fixed() if holds_weights else contents, target.unasked
     options = service.in_bytes(contents.graphs, options)
     if options.fixed_point:
         _check_rescaled(contents)
@@ -109,7 +111,7 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     _check_natives(contents.name, module)
     functions = tuple(function_of(contents.name, name, code) for name, code in module.functions.items())
     layouts = {name: layout for code in module.functions.values() for name, layout in code.layouts.items()}
-    memory = lay_out(contents.variables, contents.roles, layouts, target.alignment, initialised=known)
+    memory = lay_out(contents.variables, contents.roles, layouts, target.alignment, initialised=holds_weights)
     return BundleModule(contents, target, module.text, functions, memory, threads, options)
 
 

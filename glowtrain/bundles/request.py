@@ -25,7 +25,7 @@ from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget
 from glowtrain.memory.byte_size import parse_bytes
 from glowtrain.memory.resources import MOST_THREADS
 from glowtrain.optim import Optimizer
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 from glowtrain.settings import setting
 from glowtrain.stages import Options
 from glowtrain.trainer.graphs import DEFAULT_BATCH
@@ -117,7 +117,7 @@ class BundleRequest(TrainingSettings):
 
     def _module(self) -> BundleModule:
         contents, threads = self._contents(), checked(self.threads)
-        return module_of(contents, self.processor, self._options(contents), known=self._known, threads=threads)
+        return module_of(contents, self.processor, self._options(contents), holds_weights=self._known, threads=threads)
 
     def _contents(self) -> Contents:
         return contents_of(self.model, self.loss, self.optimizer, self, dims_of(self.dims), self.name)

@@ -24,7 +24,7 @@ from glowtrain.graph import Binding, Graph, Template, no_graph, no_model
 from glowtrain.graph.specialise.binding import collected, spread
 from glowtrain.memory.resources import Resources
 from glowtrain.pickling import check_pickles
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 from glowtrain.settings import setting, takes
 from glowtrain.stages import Options
 from glowtrain.types import Array, Shape, TensorType

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from glowtrain.backends.base import ExecutableMemory
 from glowtrain.memory.byte_size import byte_text
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Varia
 from glowtrain.graph.modules import layer_name
 from glowtrain.loops import Apply, Cast, Expr, For, Reduce, Statement, expressions
 from glowtrain.presentation import pages
+from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Table
-from glowtrain.presentation.words import plural
 from glowtrain.program.program import Instruction, Program
 from glowtrain.types import TensorType
 

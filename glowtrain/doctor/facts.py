@@ -11,7 +11,7 @@ from glowtrain.backends import thread_count
 from glowtrain.backends.caches import caches
 from glowtrain.backends.discovery import backend_for
 from glowtrain.backends.target import Target
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.version import __version__
 
 PACKAGES = "numpy", "ml_dtypes", "onnx", "protobuf", "safetensors"

@@ -11,7 +11,7 @@ from glowtrain import data as datasets
 from glowtrain.data import Dataset
 from glowtrain.errors import InputError, check_extra
 from glowtrain.modes.variables import COUNTERS
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.trainer.feed import Data, held_out, named
 from glowtrain.trainer.moments import Moment
 from glowtrain.trainer.trainer import Trainer

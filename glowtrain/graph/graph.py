@@ -19,7 +19,7 @@ from glowtrain.graph.specialise.binding import Binding, Result, Trimmed, parts_o
 from glowtrain.graph.specialise.index_ranges import IndexedInput, IndexUse, index_uses
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.types import Array, LazyArray, TensorType
 
 if TYPE_CHECKING:

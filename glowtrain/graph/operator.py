@@ -17,7 +17,7 @@ from glowtrain.errors import ModelError, PluginError, ShapeError
 from glowtrain.graph.attributes import tested_values
 from glowtrain.graph.specialise.ragged import Operand, Ragged, broadcast, whole
 from glowtrain.native import NativeFunction
-from glowtrain.presentation.words import page
+from glowtrain.presentation.messages import page
 from glowtrain.types import Array, DType, TensorType
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from glowtrain.graph import Graph, Input, Value
 from glowtrain.losses.base import Attached, Loss, LossFunction, output_of, scalar
 from glowtrain.losses.classification import bce_with_logits, nll, softmax_cross_entropy
 from glowtrain.losses.regression import huber, l1, mse
-from glowtrain.presentation.words import kind_of, nearest
+from glowtrain.presentation.messages import kind_of, nearest
 from glowtrain.types import Spec, TensorType
 
 

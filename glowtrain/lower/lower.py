@@ -19,7 +19,7 @@ from glowtrain.lower.updates import pieces
 from glowtrain.names import Names
 from glowtrain.native import NativeFunction
 from glowtrain.ops.control.scan import Scan
-from glowtrain.presentation.words import page
+from glowtrain.presentation.messages import page
 from glowtrain.program.program import Call, Instruction, Kernel, Program, Repeat
 from glowtrain.types import i64
 

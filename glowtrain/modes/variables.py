@@ -8,7 +8,7 @@ from functools import partial
 from glowtrain.grad.training import MICRO, STEP
 from glowtrain.graph import Graph, Value, Variable, substituted
 from glowtrain.modes.training_and_inference import COUNTER, SEED
-from glowtrain.presentation.words import unknown
+from glowtrain.presentation.messages import unknown
 from glowtrain.types import Array
 
 COUNTERS = frozenset([SEED, COUNTER, STEP, MICRO])

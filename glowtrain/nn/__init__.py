@@ -35,7 +35,7 @@ from glowtrain.nn.functions import total as sum
 from glowtrain.nn.initializers import FanIn, Fill, Initializer, Kaiming, Normal, Xavier, ones, zeros
 from glowtrain.nn.layers import attention, batch_norm, conv, embedding, layer_norm, linear, lstm
 from glowtrain.nn.scope import buffer, build, model, parameter, scope
-from glowtrain.presentation.words import unknown
+from glowtrain.presentation.messages import unknown
 
 __all__ = [
     "FanIn",

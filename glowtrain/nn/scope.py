@@ -20,7 +20,7 @@ from glowtrain.errors import BindingError, GraphError, InputError, ShapeError, U
 from glowtrain.graph import Binding, Graph, Input, Template, Value, Variable
 from glowtrain.nn.checks import check_extents
 from glowtrain.nn.initializers import FanIn, Initializer, Request, zeros
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 from glowtrain.types import Array, DType, LazyArray, Shape, Spec, TensorType, f32
 
 LARGE = 1 << 30

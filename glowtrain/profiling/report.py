@@ -10,7 +10,7 @@ import numpy as np
 
 from glowtrain.backends.base import WHOLE_CALL, StepProfile
 from glowtrain.backends.limits import MachineLimits
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.profiling.layers import KernelProvenance
 from glowtrain.program.analysis.work_count import WorkCount
 from glowtrain.types import Array

@@ -8,7 +8,7 @@ from typing import Any
 
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template, no_model
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 
 
 def check_model(model: Any) -> None:

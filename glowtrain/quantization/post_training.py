@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from glowtrain.backends.base import Backend
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.quantization.calibration.batches import Batch, Data, batches
 from glowtrain.quantization.calibration.calibrate import calibrate
 from glowtrain.quantization.calibration.profile import Profile

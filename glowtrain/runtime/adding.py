@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from glowtrain.errors import DeviceError, InputError, ProvisionError
 from glowtrain.graph import Graph
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.runtime.device.device_manager import DeviceManager
 from glowtrain.runtime.models import Model, ServedModel, Terms, prepared
 from glowtrain.runtime.network import Network, Service

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from glowtrain.errors import PartitionError
 from glowtrain.graph import Graph
-from glowtrain.presentation.words import kind_of, listed
+from glowtrain.presentation.messages import kind_of, listed
 from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.runtime.partition.verify import verify
 from glowtrain.types import TensorType

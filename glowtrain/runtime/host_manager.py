@@ -16,7 +16,7 @@ from glowtrain.backends.device import Device
 from glowtrain.errors import InputError, UnknownNetworkError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Graph
-from glowtrain.presentation.words import kind_of, listed
+from glowtrain.presentation.messages import kind_of, listed
 from glowtrain.runtime.adding import Accept, Adding, NewNetwork
 from glowtrain.runtime.checks import count, positive, seconds, text
 from glowtrain.runtime.deadline import Deadline

@@ -11,7 +11,7 @@ from glowtrain.errors import BindingError, InputError
 from glowtrain.graph import Graph, Template, no_model
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
-from glowtrain.presentation.words import kind_of, unknown
+from glowtrain.presentation.messages import kind_of, unknown
 from glowtrain.runtime.fitting import check_partitions
 from glowtrain.runtime.network import Service
 from glowtrain.runtime.partition.partition import Partition, whole

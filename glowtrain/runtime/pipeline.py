@@ -16,7 +16,7 @@ from threading import Condition
 from typing import Any
 
 from glowtrain.errors import DeadlineError, InputError
-from glowtrain.presentation.words import kind_of, listed
+from glowtrain.presentation.messages import kind_of, listed
 from glowtrain.runtime.deadline import Deadline
 from glowtrain.runtime.request.call import NetworkCall
 from glowtrain.runtime.request.request import RequestFuture

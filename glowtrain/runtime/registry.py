@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import Condition
 
 from glowtrain.errors import InputError, UnavailableError, UnknownNetworkError
-from glowtrain.presentation.words import listed
+from glowtrain.presentation.messages import listed
 from glowtrain.runtime.network import Network
 from glowtrain.runtime.pipeline import Pipeline, Pipelines
 from glowtrain.runtime.training import TrainingNetwork

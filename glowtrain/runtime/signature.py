@@ -12,7 +12,7 @@ from glowtrain.backends.inputs import as_array
 from glowtrain.errors import BindingError, InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.graph.specialise.index_ranges import IndexUse
-from glowtrain.presentation.words import kind_of, listed
+from glowtrain.presentation.messages import kind_of, listed
 from glowtrain.types import Array, Spec, TensorType
 
 BATCH = "batch"

@@ -17,7 +17,7 @@ from typing import Any
 
 from glowtrain.errors import DeviceLostError, InputError, NonFiniteError, QueueFullError, UnavailableError
 from glowtrain.grad.training import LOSS
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.runtime.checks import seconds
 from glowtrain.runtime.deadline import NEVER, Deadline, in_threads
 from glowtrain.runtime.placement.replica import NetworkPlacement

@@ -12,7 +12,7 @@ from glowtrain.errors import DeviceLostError, InputError
 from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph
 from glowtrain.modes.variables import with_values
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 from glowtrain.runtime.device.device_manager import DeviceManager, Task
 from glowtrain.runtime.partition.partition import Part, Partition, whole
 from glowtrain.runtime.placement.executor import Executor

@@ -24,7 +24,7 @@ from glowtrain.errors import BindingError, InputError, ModelError, UnknownNetwor
 from glowtrain.graph import Graph, Template
 from glowtrain.names import is_text
 from glowtrain.onnx_io.read.load import load
-from glowtrain.presentation.words import kind_of, listed, unknown
+from glowtrain.presentation.messages import kind_of, listed, unknown
 from glowtrain.serving.host import ServingHost, TensorSpecs
 from glowtrain.serving.tensors import datatype
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from glowtrain.errors import DeadlineError, InputError
-from glowtrain.presentation.words import listed
+from glowtrain.presentation.messages import listed
 from glowtrain.types import Array
 
 DEFAULT_PRIORITY = 100

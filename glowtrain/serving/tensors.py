@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.errors import InputError
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.types import (
     Array,
     DType,

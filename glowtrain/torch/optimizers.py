@@ -22,7 +22,7 @@ from glowtrain.graph import Input, Value, Variable, constant
 from glowtrain.ops.indexing.gather import Gather
 from glowtrain.optim import HYPER, SGD, Adagrad, Adam, AdamW, Optimizer, RMSProp
 from glowtrain.optim.optimizer import clipped, widest
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 from glowtrain.torch.memory import address, tensor_of
 from glowtrain.torch.watching.guard import Guard
 

@@ -28,7 +28,7 @@ from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph
 from glowtrain.memory.resources import Resources
 from glowtrain.modes.training_and_inference import COUNTER
-from glowtrain.presentation.words import kind_of, plural
+from glowtrain.presentation.messages import kind_of, plural
 from glowtrain.settings import setting, takes
 from glowtrain.torch.loss import check_loss_function
 from glowtrain.torch.memory import array_of, check_device, is_plain

@@ -15,7 +15,7 @@ from glowtrain import trainer as training
 from glowtrain.data import count_examples
 from glowtrain.errors import BatchError, CheckpointError, InputError, NonFiniteError
 from glowtrain.memory.resources import OUTPUT, TRAINING
-from glowtrain.presentation.words import kind_of, plural
+from glowtrain.presentation.messages import kind_of, plural
 from glowtrain.settings import setting
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.checkpoints.files import check_writable

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from glowtrain.errors import CheckpointError
 from glowtrain.presentation import figures
+from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Table
-from glowtrain.presentation.words import plural
 from glowtrain.trainer.checkpoints.files import check_writable, write_atomically
 from glowtrain.trainer.curves import file_format_of, picture
 

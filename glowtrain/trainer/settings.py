@@ -12,7 +12,7 @@ from glowtrain.graph import Graph, Template, no_model
 from glowtrain.losses import Loss, LossFunction
 from glowtrain.memory.resources import TRAINING, Resources
 from glowtrain.optim import Optimizer
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 from glowtrain.settings import setting
 from glowtrain.trainer.micro_batches.split import MicroBatches, checked_count
 from glowtrain.trainer.selection.patterns import Trainable

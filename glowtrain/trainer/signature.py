@@ -13,7 +13,7 @@ from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.graph.specialise.index_ranges import index_problems
 from glowtrain.losses.base import OutputLoss, output_name
-from glowtrain.presentation.words import page
+from glowtrain.presentation.messages import page
 from glowtrain.trainer.arrays import converted, mismatch, with_unit_axes
 from glowtrain.trainer.graphs import TrainerGraphs, default_batch, fixed_batch
 from glowtrain.trainer.sources.tensors import array_of

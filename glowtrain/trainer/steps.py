@@ -24,7 +24,7 @@ from glowtrain.graph import Binding, Graph, Template
 from glowtrain.memory.budget import Budget, check_variables
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
-from glowtrain.presentation.words import listed, plural, unknown
+from glowtrain.presentation.messages import listed, plural, unknown
 from glowtrain.settings import method_takes, values_of
 from glowtrain.trainer.arrays import as_variables
 from glowtrain.trainer.checkpoints import checkpoint as checkpoints

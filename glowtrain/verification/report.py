@@ -9,8 +9,8 @@ from rich.console import Group
 from rich.text import Text
 
 from glowtrain.errors import VerificationError
+from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Cell, Table
-from glowtrain.presentation.words import plural
 
 
 @dataclass(frozen=True)

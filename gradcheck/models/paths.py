@@ -24,7 +24,7 @@ from glowtrain.names import matches
 from glowtrain.onnx_io.read.load import load
 from glowtrain.onnx_io.read.parameters import is_weight
 from glowtrain.ops.quantized.convert import STEPS
-from glowtrain.presentation.words import page, unknown
+from glowtrain.presentation.messages import page, unknown
 
 ADVICE: dict[CutKind, str] = {
     "stopped": "leave it if that is meant; to train what is behind it, take it out of the model",

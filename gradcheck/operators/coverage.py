@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from glowtrain.graph import Sample, lookup
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.types import dtype_of
 
 LISTED = 8

@@ -40,7 +40,7 @@ from glowtrain.graph.specialise.binding import spread
 from glowtrain.onnx_io.checks.conformance import in_processes
 from glowtrain.onnx_io.checks.node_tests import NodeTest, node_tests
 from glowtrain.ops.elementwise.logic import Where
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.types import Array, dtype_of
 
 NUDGES = (1e-2, 3e-2, 1e-1, 3e-1)

@@ -13,7 +13,7 @@ from glowtrain.gradcheck.report.report import Check
 from glowtrain.graph import class_of, registered
 from glowtrain.onnx_io.runtimes import DIFFERENT, IN_PART
 from glowtrain.onnx_io.schema.operands import operand_names
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 
 FORMS = ("evaluator", "planned", "compiled", "compiled f64", "compiled f16", "compiled bf16", "edges", "edges compiled")
 """Oracles whose errors depend on the element type: shown is whether they passed."""

@@ -38,8 +38,8 @@ from glowtrain.gradcheck.programs.rungs import PROGRAM_ORACLES, check_case
 from glowtrain.gradcheck.programs.shrink import fails_by, minimal, save_case
 from glowtrain.gradcheck.report.report import Check, GradcheckReport, Measure, Progress, merged
 from glowtrain.graph import Operator, Sample, lookup, registered
+from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Cell, Table
-from glowtrain.presentation.words import plural
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from glowtrain.files import write_atomically
 from glowtrain.gradcheck.report.report import Check, GradcheckReport
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What no XML 1.0 document may hold, escaped or not."""

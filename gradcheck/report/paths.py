@@ -14,8 +14,8 @@ from rich.text import Text
 
 from glowtrain.errors import DifferentiationError
 from glowtrain.files import write_atomically
+from glowtrain.presentation.messages import LISTED, plural
 from glowtrain.presentation.tables import COLOURS, Table
-from glowtrain.presentation.words import LISTED, plural
 
 Verdict = Literal["verified", "unverified", "cut", "constant"]
 """Of an operator: its gradient is checked by every run over the registry; it has one that is not; it passes none on; it

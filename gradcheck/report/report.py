@@ -11,8 +11,8 @@ from typing import Literal
 
 from glowtrain.errors import VerificationError
 from glowtrain.files import write_atomically
+from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Cell, Piece, Table
-from glowtrain.presentation.words import plural
 
 Progress = Callable[[str, int, int], None]
 """Called with the subject that is done, the number of those done, and the number of all."""

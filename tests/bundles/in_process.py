@@ -37,7 +37,7 @@ def compiled(what: Contents, *, known: bool = True, threads: int = 1, target: Ta
     """The module for the processor that runs the tests."""
     resolved = target or Target.host()
     options = Options(facts=Cpu(resolved, cache=None).facts)
-    return module_of(what, resolved, options, known=known, threads=threads)
+    return module_of(what, resolved, options, holds_weights=known, threads=threads)
 
 
 class Loaded:

@@ -28,7 +28,7 @@ from glowtrain.bundles.verify.example_runner import parsed
 from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
 from glowtrain.graph import Value
 from glowtrain.lower.forward_updates import residuals_for
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.stages import Options
 from tests.bundles.in_process import contents
 from tests.compiler.networks import cnn, gpt, lstm, mlp
@@ -89,7 +89,7 @@ def module_for(target: str, model: str) -> BundleModule:
     """A model's bundle for a target."""
     resolved = Target.named(target)
     options = options_of(model, resolved)
-    return module_of(MODELS[model](), resolved, options, known=True)
+    return module_of(MODELS[model](), resolved, options, holds_weights=True)
 
 
 def options_of(model: str, target: Target) -> Options:

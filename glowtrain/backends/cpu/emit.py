@@ -16,7 +16,7 @@ from glowtrain.backends.llvm.pieces import LEAST, ObjectPieces
 from glowtrain.backends.table import LinkableFunction, LinkableModule
 from glowtrain.backends.target import Target
 from glowtrain.backends.thread_count import GRAIN
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options
 

@@ -18,7 +18,7 @@ from glowtrain.bundles.libraries.linking import program_compiler
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.verify.trace import BitTrace, StepTrace, printable
 from glowtrain.errors import BundleError
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 
 PROGRAM = "{}"
 """What stands for the program in the command that runs it."""

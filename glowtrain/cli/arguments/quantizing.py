@@ -20,7 +20,7 @@ from glowtrain.losses import Loss
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.onnx_io import save
 from glowtrain.onnx_io.read.source import bytes_on_disk
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.quantization.calibration.batches import Batch, batches
 from glowtrain.quantization.export.files import save_quantized
 from glowtrain.quantization.training.qat import finetune

@@ -14,7 +14,7 @@ from glowtrain.cli.terminal.console import command, out, seconds
 from glowtrain.cli.terminal.help import Command, Group, paragraphs
 from glowtrain.errors import InputError
 from glowtrain.memory.byte_size import byte_text
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 
 Folder = Annotated[
     Path | None,

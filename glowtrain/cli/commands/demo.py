@@ -25,7 +25,7 @@ from glowtrain.graph import Graph, Template
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.onnx_io import save
 from glowtrain.onnx_io.checks.other_runtimes import outside_run
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.stages import Options
 from glowtrain.trainer import Trainer
 from glowtrain.trainer.moments import Moment

@@ -21,7 +21,7 @@ from glowtrain.gradcheck.report.html import html_page
 from glowtrain.gradcheck.report.junit import junit_xml
 from glowtrain.graph import Graph, Template, lookup, registered
 from glowtrain.losses import Loss
-from glowtrain.presentation.words import unknown
+from glowtrain.presentation.messages import unknown
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.types import Array
 

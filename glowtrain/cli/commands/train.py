@@ -21,7 +21,7 @@ from glowtrain.cli.terminal.records import From, Given
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.onnx_io.write import save as writing
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.trainer import History, Trainer
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.fit import FitSpec

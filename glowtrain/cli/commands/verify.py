@@ -29,7 +29,7 @@ from glowtrain.cli.terminal.records import From, Given
 from glowtrain.compiler.service import in_bytes, options_for
 from glowtrain.errors import InputError
 from glowtrain.graph import Template
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.stages import Facts, Options
 from glowtrain.trainer.settings import TrainingSettings
 from glowtrain.verification import ladder, random_inputs
@@ -158,7 +158,7 @@ def _compare_bits(contents: Contents, settings: Settings, others: OtherProcessor
     for target in targets:
         trace = _here(contents, settings, target, steps, seed)
         with spinner(f"computing for {target.name}"):
-            module = module_of(contents, target, settings(backend_for(target).facts), known=True)
+            module = module_of(contents, target, settings(backend_for(target).facts), holds_weights=True)
             there = runner.trace(module, steps, seed)
         require_same(contents.name, trace, there, f"{target.name} ({runner.command})")
         out.print(f"{contents.name}: {_what(trace)}: the same bits on {target.name} ({runner.command}) as here")

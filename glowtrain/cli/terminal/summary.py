@@ -10,8 +10,8 @@ from glowtrain.cli.terminal.console import out, seconds
 from glowtrain.compiler.walk import WALK, arrive, walk
 from glowtrain.graph import Graph, Variable
 from glowtrain.memory.byte_size import byte_text
+from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Table
-from glowtrain.presentation.words import plural
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
 from glowtrain.stages import Options

@@ -12,7 +12,7 @@ import numpy as np
 from glowtrain.errors import BindingError, GraphError, ShapeError
 from glowtrain.graph.graph import Graph
 from glowtrain.graph.specialise.binding import Binding, Structure
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 from glowtrain.types import Array, Shape, Spec
 
 PROBES = (2, 1, 3, 4, 8, 16, 32, 64, 128)

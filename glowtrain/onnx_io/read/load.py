@@ -30,7 +30,7 @@ from glowtrain.onnx_io.read.sharing import separate
 from glowtrain.onnx_io.read.source import Model, Source, describe, name_of, read, subgraphs
 from glowtrain.onnx_io.read.upgrade.upgrade import light, upgrade
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
-from glowtrain.presentation.words import kind_of, page
+from glowtrain.presentation.messages import kind_of, page
 from glowtrain.types import Array, Spec
 
 _SMALL = 1024

@@ -27,7 +27,7 @@ from glowtrain.onnx_io.read.parameters import class_of, is_running, is_weight
 from glowtrain.onnx_io.read.source import set_nodes
 from glowtrain.onnx_io.read.upgrade.opset_7_up import UpgradeScope
 from glowtrain.onnx_io.schema.attributes import static_inputs
-from glowtrain.presentation.words import listed
+from glowtrain.presentation.messages import listed
 from glowtrain.types import Array
 
 

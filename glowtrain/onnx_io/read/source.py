@@ -26,8 +26,8 @@ from glowtrain.onnx_io.read.check import (
     subgraphs,
     too_deep,
 )
-from glowtrain.presentation.words import kind_of as kind_of_value
-from glowtrain.presentation.words import page
+from glowtrain.presentation.messages import kind_of as kind_of_value
+from glowtrain.presentation.messages import page
 
 __all__ = [
     "OLDEST_OPSET", "Model", "Source", "captures", "describe", "is_standard", "kind_of", "name_of", "opset_of", "read",

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.presentation.figures import short
+from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Table
-from glowtrain.presentation.words import plural
 from glowtrain.profiling.memory.contents import KINDS, Content
 from glowtrain.profiling.memory.report import ComputedAgain, MemoryReport
 from glowtrain.profiling.table import duration

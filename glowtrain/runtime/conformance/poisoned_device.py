@@ -18,7 +18,7 @@ from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
 from glowtrain.errors import DeviceError
 from glowtrain.graph import Graph, Operator
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 from glowtrain.types import Array
 
 POISON = 0xA5

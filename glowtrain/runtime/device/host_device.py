@@ -14,7 +14,7 @@ from glowtrain.backends.state import State, address_of
 from glowtrain.errors import BackendError, DeviceError, InputError
 from glowtrain.graph import Graph
 from glowtrain.memory.byte_size import parse_bytes
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 from glowtrain.runtime.checks import text
 from glowtrain.types import Array
 

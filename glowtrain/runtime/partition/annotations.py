@@ -8,7 +8,7 @@ from itertools import pairwise
 from glowtrain.errors import PartitionError
 from glowtrain.graph import Node
 from glowtrain.names import matches
-from glowtrain.presentation.words import listed
+from glowtrain.presentation.messages import listed
 from glowtrain.runtime.partition.positions import Positions
 
 

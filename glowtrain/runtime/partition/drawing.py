@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from glowtrain.errors import InputError
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.presentation import figures, pages
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.runtime.partition.text import Crossing, crossings, milliseconds, to_text, variable_bytes
 from glowtrain.trainer.checkpoints.files import check_writable, write_atomically

@@ -18,7 +18,7 @@ from glowtrain.errors import PartitionError
 from glowtrain.graph import Graph, Node, Variable, no_graph
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.ops.tensor.memory_order import MemoryOrder
-from glowtrain.presentation.words import kind_of, plural
+from glowtrain.presentation.messages import kind_of, plural
 from glowtrain.runtime.partition.annotations import begun_at, stages_of
 from glowtrain.runtime.partition.assembling import assembled
 from glowtrain.runtime.partition.blocks import NodeBlocks, in_blocks

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from glowtrain.memory.byte_size import byte_text
-from glowtrain.presentation.words import LISTED, plural
+from glowtrain.presentation.messages import LISTED, plural
 from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.types import TensorType
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from glowtrain.errors import GraphError, PartitionError
 from glowtrain.graph import verify as verify_graph
-from glowtrain.presentation.words import listed
+from glowtrain.presentation.messages import listed
 from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.types import TensorType
 

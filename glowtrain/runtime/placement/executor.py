@@ -20,7 +20,7 @@ import numpy as np
 
 from glowtrain.backends.device import Device, Resident, Tensor
 from glowtrain.errors import DeviceError, DeviceLostError
-from glowtrain.presentation.words import kind_of, listed
+from glowtrain.presentation.messages import kind_of, listed
 from glowtrain.runtime.device.device_manager import DeviceManager, Task, failure
 from glowtrain.runtime.partition.partition import Part
 from glowtrain.runtime.placement.buffer_pool import BufferPool

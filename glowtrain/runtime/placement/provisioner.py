@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from glowtrain.backends.base import Backend, Executable
 from glowtrain.backends.device import Device, Resident, ResidentVariables
 from glowtrain.errors import DeviceError, DeviceLostError, ProvisionError
-from glowtrain.presentation.words import kind_of, listed
+from glowtrain.presentation.messages import kind_of, listed
 from glowtrain.runtime.device.device_manager import DeviceManager, failure
 from glowtrain.runtime.partition.needs import compiled
 from glowtrain.runtime.partition.partition import Part, Partition

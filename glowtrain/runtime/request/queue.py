@@ -8,7 +8,7 @@ from itertools import count
 from threading import RLock
 
 from glowtrain.errors import DeadlineError, QueueFullError
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.runtime.request.request import NetworkRequest, Segment
 
 

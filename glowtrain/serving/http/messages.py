@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glowtrain.errors import InputError
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.serving.http.bodies import Body, parse_json
 from glowtrain.serving.requests import (
     InferAnswer,

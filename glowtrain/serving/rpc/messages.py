@@ -9,7 +9,7 @@ import numpy as np
 
 from glowtrain.errors import InputError, RequestSizeError
 from glowtrain.memory.byte_size import byte_text
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.serving.requests import (
     MEANT,
     InferAnswer,

@@ -20,7 +20,7 @@ from glowtrain.errors import InputError
 from glowtrain.grad.parts import Bounds
 from glowtrain.graph import Variable
 from glowtrain.names import matches
-from glowtrain.presentation.words import LISTED
+from glowtrain.presentation.messages import LISTED
 
 Trainable = Sequence[str] | Callable[[str], bool] | None
 

@@ -15,7 +15,7 @@ from glowtrain.bundles.faces.python import loader
 from glowtrain.bundles.weights import file_of
 from glowtrain.errors import BundleError, CodegenError
 from glowtrain.files import write_atomically
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 from glowtrain.trainer.trainer import Trainer
 from glowtrain.types import DTYPES
 

@@ -1,4 +1,4 @@
-"""What messages are made of: counts with their nouns, kinds of values, unknown names and the nearest ones."""
+"""The parts of messages: counts with their nouns, kinds of values, unknown names and the nearest ones."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ def listed(names: Collection[str]) -> str:
     return shown if len(names) <= LISTED else f"{shown} and {len(names) - LISTED:,} more"
 
 
-def unknown(names: Iterable[str], known: Collection[str], noun: str, rest: str = "it has") -> str:
+def unknown(names: Iterable[str], choices: Collection[str], noun: str, rest: str = "it has") -> str:
     """``no variable 'w.bais' (the nearest is 'w.bias')``: the names that are not known; empty if all are.
 
     Where one of them resembles no known name, the known ones follow, after ``rest``.
     """
-    strange = [name for name in names if name not in known]
+    strange = [name for name in names if name not in choices]
     if not strange:
         return ""
-    near = {name: nearest(name, known) for name in strange}
+    near = {name: nearest(name, choices) for name in strange}
     shown = [f"{name!r} (the nearest is {near[name]!r})" if near[name] else repr(name) for name in strange]
     more = f" and {len(shown) - LISTED:,} more" if len(shown) > LISTED else ""
-    others = "" if all(near.values()) else f"; {rest} {listed(known)}"
+    others = "" if all(near.values()) else f"; {rest} {listed(choices)}"
     return f"no {noun} {', '.join(shown[:LISTED])}{more}{others}"
 
 
-def nearest(name: str, known: Collection[str]) -> str:
+def nearest(name: str, choices: Collection[str]) -> str:
     """The known name that somebody may have meant, empty if there is none."""
     other = OTHER_NAMES.get(name.lower(), "")
-    return other if other in known else next(iter(difflib.get_close_matches(name.lower(), known, 1)), "")
+    return other if other in choices else next(iter(difflib.get_close_matches(name.lower(), choices, 1)), "")
 
 
-def check_keywords(what: str, settings: Iterable[str], known: Collection[str]) -> None:
+def check_keywords(what: str, settings: Iterable[str], choices: Collection[str]) -> None:
     """Raise ``TypeError``, as Python does but with the nearest name, for arguments that nothing takes."""
-    if problem := unknown(settings, known, "argument", "there are"):
+    if problem := unknown(settings, choices, "argument", "there are"):
         raise TypeError(f"{what} takes {problem}")
