@@ -13,6 +13,7 @@ from threading import RLock
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from glowtrain.backends.discovery import backend_of
 from glowtrain.bounded_cache import BoundedCache
@@ -27,6 +28,7 @@ OWN = "_buffers_", "_parameters_"
 """What Dynamo's names of a module's tensors have in them."""
 
 torch._dynamo.config.allow_rnn = True  # LSTM, GRU and RNN would break graphs otherwise
+torch._dynamo.config.skip_nnmodule_hook_guards = False  # hooks that come later would not be called
 
 
 class FallbackWarning(UserWarning):
@@ -70,6 +72,9 @@ class CapturedFunction:
         return self._compute(arguments)
 
     def _compiled(self, arguments: Sequence[Any]) -> Any:
+        if forward_ad._current_level >= 0:
+            self._refuse(ModelError("it is called within forward_ad.dual_level(): there are no gradients forward"))
+            return self._eager(arguments)
         key = (torch.is_grad_enabled(), *[_shape(arguments[number]) for number in self._open])
         special = self._kept.get(key)
         if special is None:

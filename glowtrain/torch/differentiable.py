@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, compress
 from operator import itemgetter
 from typing import Any
 
 import torch
+from torch._C import _functorch
+from torch._C._functorch import is_batchedtensor, is_legacy_batchedtensor, maybe_get_level
 
 from glowtrain.backends.base import Backend
 from glowtrain.compiler.address_function import AddressFunction
@@ -21,7 +23,7 @@ from glowtrain.compiler.walk import WALK, arrive, select
 from glowtrain.errors import DifferentiationError
 from glowtrain.grad.halves import Halves, halves
 from glowtrain.grad.reverse import pullback
-from glowtrain.graph import Graph, Input, Value, Variable, topological
+from glowtrain.graph import Graph, Input, Value, Variable
 from glowtrain.ops.tensor.move import zeros
 from glowtrain.stages import Options
 from glowtrain.torch.dtypes import THEIRS
@@ -95,6 +97,10 @@ class Formula:
         connected = frozenset().union(*self.connected.values())
         return {n: found[n] if n in found else zeros(self.leaves[n].type) for n in self.wanted if n in connected}
 
+    @property
+    def named_gradients(self) -> dict[str, Value]:
+        return {f"gradient{number}": value for number, value in self.gradients.items()}
+
     def _pulled(self, results: Sequence[int]) -> dict[int, Value]:
         """The gradients of some results, by the number of the leaf that a differentiable path leads to."""
         cotangents = [self._all_cotangents[n] for n in results]
@@ -105,27 +111,33 @@ class Formula:
     def halves(self) -> Halves:
         """The results with residuals, and the gradients: cut where operators are written out and simplified, so that
         both have what they share once."""
-        gradients = {f"gradient{number}": value for number, value in self.gradients.items()}
+        gradients = self.named_gradients
         names = {value.name for value in self.cotangents.values()}
-        inputs = (*self.inputs, *self.cotangents.values())
-        joint = Graph(inputs, {**self.named_results, **gradients}, self.updates, self.name)
-        options = Options(facts=self.backend.facts, row_major_variables=True)
-        stages = select("integers", "expanded", "optimized", stages=self.backend.stages(WALK))
-        simple: Graph = arrive(joint, options, stages)
+        simple = self._simplified({**self.named_results, **gradients}, self.updates)
         return halves(simple, list(gradients), [value for value in simple.inputs if value.name in names])
 
-    @property
-    def derivative(self) -> Formula:
-        """The gradients, of the same leaves and the cotangents. Raises :class:`DifferentiationError` where they read
-        what a call changes in place."""
+    def _simplified(self, outputs: Mapping[str, Value], updates: Mapping[Variable, Value]) -> Graph:
+        """A graph of results and gradients with operators written out, and without what nothing reads of them."""
+        graph = Graph((*self.inputs, *self.cotangents.values()), dict(outputs), dict(updates), self.name)
+        options = Options(facts=self.backend.facts, row_major_variables=True)
+        stages = select("integers", "expanded", "optimized", stages=self.backend.stages(WALK))
+        simple: Graph = arrive(graph, options, stages)
+        return simple
+
+    def derivative(self, varied: Sequence[bool]) -> Formula:
+        """The gradients, of the same leaves and the cotangents; ``varied``: which of these get gradients themselves.
+
+        Raises :class:`DifferentiationError` where they read what a call changes in place.
+        """
         leaves = (*self.leaves, *self.cotangents.values())
-        nodes = topological(self.gradients.values())
-        changed = {value.name for node in nodes for value in node.inputs if value in self.updates}
+        read = self._simplified(self.named_gradients, {}).variables
+        changed = {value.name for value in read} & {value.name for value in self.updates}
         if changed:
             raise DifferentiationError(
-                f"{self.name}: {', '.join(changed)} is read by the gradient, and changed in place"
+                f"a gradient of a gradient needs {len(changed)} of the tensors that a module changes in place, as they "
+                "were before: give it clones of them"
             )
-        wanted = (*self.wanted, *range(len(self.leaves), len(leaves)))
+        wanted = (*self.wanted, *compress(range(len(self.leaves), len(leaves)), varied))
         return Formula(f"{self.name}.gradient", leaves, list(self.gradients.values()), {}, wanted, self.backend)
 
 
@@ -187,6 +199,7 @@ class Training:
         order = {number: at for at, number in enumerate(formula.gradients)}
         missing = len(order)
         self._by_argument = itemgetter(missing, *(order.get(number, missing) for number in range(len(leaves))))
+        self._derivatives: dict[tuple[bool, ...], Inference | Training] = {}
         self._constant = [n for n in range(len(formula.results)) if n not in formula.cotangents]
         self._cotangents = list(formula.cotangents)
         self._unconnected = [number for number in formula.wanted if number not in formula.gradients]
@@ -225,7 +238,8 @@ class Training:
         kept = context.saved_tensors if self._keeps else ()
         cotangents = [self._cotangent(number, incoming[number]) for number in self._cotangents]
         if torch.is_grad_enabled():
-            gradients = self.derivative([*self._leaves(context, kept), *cotangents])
+            derivative = self._derivative(tuple(each.requires_grad for each in cotangents))
+            gradients = derivative([*self._leaves(context, kept), *cotangents])
         else:
             gradients = self._gradients()
             self._backward(self._addresses(cotangents, kept, gradients))
@@ -271,10 +285,12 @@ class Training:
             found[number] = tensor
         return [found[number] for number in range(len(self.formula.leaves))]
 
-    @cached_property
-    def derivative(self) -> Inference | Training:
-        """The gradients as a function that can be differentiated again."""
-        return compiled(self.formula.derivative)
+    def _derivative(self, varied: tuple[bool, ...]) -> Inference | Training:
+        """The gradients as a function that can be differentiated again, also by the cotangents that are ``varied``."""
+        found = self._derivatives.get(varied)
+        if found is None:
+            found = self._derivatives[varied] = compiled(self.formula.derivative(varied))
+        return found
 
 
 def compiled(formula: Formula) -> Inference | Training:
@@ -292,7 +308,32 @@ class _Call(torch.autograd.Function):
     @staticmethod
     @torch.compiler.disable  # Dynamo traces what is called in between of two of its graphs, by autograd too
     def backward(context: Any, *cotangents: torch.Tensor | None) -> Any:
+        batched = next((each for each in cotangents if each is not None and _is_batched(each)), None)
+        if batched is not None:
+            return _mapped(context, cotangents, batched)
         return context.training.backward(context, cotangents)
+
+
+def _is_batched(tensor: torch.Tensor) -> bool:
+    """Whether ``vmap`` has many tensors stand in it: that of functorch, or the older one of PyTorch's autograd."""
+    return is_batchedtensor(tensor) or is_legacy_batchedtensor(tensor)
+
+
+def _mapped(context: Any, cotangents: Sequence[torch.Tensor | None], batched: torch.Tensor) -> Any:
+    """The gradients of a call for each row of cotangents that ``vmap`` has batched as one of them is, and so are these:
+    as ``torch.autograd.grad(..., is_grads_batched=True)`` asks for."""
+    level, library = (maybe_get_level(batched), _functorch) if is_batchedtensor(batched) else (_legacy_level(), torch)
+    count = len(library._remove_batch_dim(batched, level, 1, 0))
+    rows = [None if each is None else library._remove_batch_dim(each, level, count, 0) for each in cotangents]
+    found = [_Call.backward(context, *[each if each is None else each[n] for each in rows]) for n in range(count)]
+    stacked = [None if each[0] is None else torch.stack(each) for each in zip(*found, strict=True)]
+    return tuple(each if each is None else library._add_batch_dim(each, 0, level) for each in stacked)
+
+
+def _legacy_level() -> int:
+    level: int = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    return level
 
 
 _apply = super(torch.autograd.Function, _Call).apply

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from compiled import close, compiled, pair, ramp
+from compiled import close, compiled, pair, ramp, same_gradients
 from eager import net
 from torch import nn
 
@@ -59,6 +60,25 @@ def test_a_call_is_one_native_call_each_way(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(3):
         ours(ramp(8, 6)).sum().backward()
     assert calls == ["captured.forward", "captured.backward"] * 3
+
+
+HOOKS: dict[str, Callable[[nn.Module], Any]] = {
+    "forward": lambda layer: layer.register_forward_hook(lambda _, __, result: 2 * result),
+    "before": lambda layer: layer.register_forward_pre_hook(lambda _, given: (2 * given[0],)),
+    "backward": lambda layer: layer.register_full_backward_hook(lambda _, slopes, __: (2 * slopes[0],)),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks_of_modules_that_come_and_go(name: str) -> None:
+    eager, ours, other = pair(net())
+    for module, called in ((eager, eager), (other, ours)):
+        called(ramp(4, 6)).square().sum().backward()
+        hook = HOOKS[name](module[1])
+        called(ramp(4, 6)).square().sum().backward()
+        hook.remove()
+        called(ramp(4, 6)).exp().sum().backward()
+    same_gradients(other, eager)
 
 
 # --- what is left to PyTorch -----------------------------------------------------------------------------------------
