@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 from compiled import close, compiled, pair, ramp, same_gradients
 from eager import net
 from torch import nn
+from torch._dynamo.convert_frame import compile_lock
 
+from glowtrain.torch import compile_step
 from glowtrain.torch.backend import CapturedFunction
 
 pytestmark = pytest.mark.usefixtures("nothing_falls_back")
@@ -77,3 +80,58 @@ def test_distributed_data_parallel(tmp_path: Path) -> None:
         same_gradients(other, eager)
     finally:
         torch.distributed.destroy_process_group()
+
+
+class Cube(torch.autograd.Function):
+    """A gradient of its own, which no trace would follow."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        return x**3
+
+    @staticmethod
+    def backward(context: Any, *cotangents: torch.Tensor) -> torch.Tensor:
+        return 7 * cotangents[0]
+
+
+def own_gradient() -> torch.Tensor:
+    x = ramp(3).requires_grad_()
+    Cube.apply(x).sum().backward()
+    return x.grad if x.grad is not None else torch.zeros(3)
+
+
+class Beside(nn.Module):
+    """Where it is traced, another thread computes something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.shape == (4, 6)
+        thread = Thread(target=compute_beside)
+        thread.start()
+        thread.join()
+        return self.layer(x)
+
+
+FOUND: list[Any] = []
+
+
+def compute_beside() -> None:
+    FOUND.append(own_gradient())
+    FOUND.append(nn.BatchNorm1d(6, momentum=None)(ramp(4, 6)))
+    FOUND.append(torch.compiler.is_exporting())
+    FOUND.append(compile_lock.acquire(blocking=False))
+
+
+def test_a_trace_leaves_other_threads_alone() -> None:
+    """Dynamo waits for it in them."""
+    module = Beside()
+    optimizer = torch.optim.SGD(module.layer.parameters(), 0.1)
+    compile_step(module, nn.functional.mse_loss, optimizer)(ramp(4, 6), ramp(4, 3))
+    gradient, normalized, exporting, locked = FOUND
+    torch.testing.assert_close(gradient, torch.full((3,), 7.0))
+    close(normalized, nn.BatchNorm1d(6)(ramp(4, 6)))
+    assert not exporting
+    assert not locked

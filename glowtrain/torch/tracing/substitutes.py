@@ -10,12 +10,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from threading import get_ident
 from typing import Any
 
 import torch
 from torch.autograd import function
 from torch.distributions import Distribution
+from torch.fx._symbolic_trace import _orig_module_call as UNTRACED
 from torch.nn.functional import batch_norm
 from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -27,33 +29,51 @@ from glowtrain.errors import ModelError
 def traceable(*, forward_only: bool) -> Iterator[None]:
     """Within, transformers believe what their callers say of masks, BatchNorm averages by tensors, and gradients of
     one's own are refused, unless the computation is wanted ``forward_only``. Distributions look at no elements, but
-    where they are asked to (``validate_args=True``)."""
-    before = transformer._detect_is_causal_mask, function._is_setup_context_defined
-    asked = before[1] if forward_only else _refused
-    normalized = _BatchNorm.forward
-    transformer._detect_is_causal_mask, function._is_setup_context_defined = _said_to_be_causal, asked
-    _BatchNorm.forward = _averaging(normalized)
+    where they are asked to (``validate_args=True``). Other threads compute as before."""
+    asked, exporting = function._is_setup_context_defined, torch.compiler.is_exporting
+    replaced: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
+        (transformer, "_detect_is_causal_mask", _said_to_be_causal, transformer._detect_is_causal_mask),
+        (function, "_is_setup_context_defined", asked if forward_only else _refused, asked),
+        (_BatchNorm, "forward", _averaging(_BatchNorm.forward), _BatchNorm.forward),
+        (torch.compiler, "is_exporting", exporting, _no),  # calls of compiled modules would annotate the trace
+    ]
+    for owner, name, here, elsewhere in replaced:
+        setattr(owner, name, _by_thread(here, elsewhere))
     validated = Distribution._validate_args
     Distribution.set_default_validate_args(value=False)
     try:
         yield
     finally:
-        transformer._detect_is_causal_mask, function._is_setup_context_defined = before
-        _BatchNorm.forward = normalized
+        for owner, name, _, before in replaced:
+            setattr(owner, name, before)
         Distribution.set_default_validate_args(validated)
+
+
+def _by_thread(here: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is ``here`` in this thread, and ``elsewhere`` in all others."""
+    own = get_ident()
+
+    @wraps(elsewhere)
+    def called(*arguments: Any, **named: Any) -> Any:
+        return (here if get_ident() == own else elsewhere)(*arguments, **named)
+
+    return called
+
+
+def _no() -> bool:
+    return False
 
 
 @contextmanager
 def calls_observed(tell: Callable[[torch.nn.Module], None]) -> Iterator[None]:
-    """Within, ``tell`` is given each module that this thread calls."""
-    call, own = torch.nn.Module.__call__, get_ident()
+    """Within, ``tell`` is given each module that this thread calls. Calls of other threads stay out of the trace."""
+    call = torch.nn.Module.__call__
 
     def observed(self: torch.nn.Module, *arguments: Any, **named: Any) -> Any:
-        if get_ident() == own:
-            tell(self)
+        tell(self)
         return call(self, *arguments, **named)
 
-    torch.nn.Module.__call__ = observed
+    torch.nn.Module.__call__ = _by_thread(observed, UNTRACED)
     try:
         yield
     finally:
@@ -89,8 +109,10 @@ def _refused(setup: Any) -> bool:
     ``apply`` itself may have been taken long before, ``rounded = Rounded.apply``, so that another one in its place
     would not be called. Functions that PyTorch makes to call operators are not a person's.
     """
-    caller = inspect.currentframe()
-    cls = caller.f_back.f_locals["cls"] if caller and caller.f_back else torch.autograd.Function
+    frame = inspect.currentframe()
+    while frame is not None and "cls" not in frame.f_locals:
+        frame = frame.f_back
+    cls = frame.f_locals["cls"] if frame else torch.autograd.Function
     if cls.__module__.startswith("torch._"):
         return bool(setup != function._SingleLevelFunction.setup_context)
     raise ModelError(

@@ -17,10 +17,10 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from threading import RLock
 from typing import Any
 
 import torch
+from torch._dynamo.convert_frame import compile_lock
 from torch._subclasses.fake_tensor import is_fake
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, TensorArgument
@@ -239,18 +239,15 @@ class Trace:
     tape: Sequence[Connected] = ()
 
 
-_ALONE = RLock()
-"""PyTorch traces for one thread at a time."""
-
-
 def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool = False) -> Trace:
     """Trace a computation for inputs like ``examples``: their shapes hold for the graph. It may change inputs in place
     if they are ``mutable``.
 
-    Raises :class:`ModelError` for what cannot be traced: control flow that depends on elements, calls out of PyTorch.
+    PyTorch traces for one thread at a time, and Dynamo takes this lock, too. Raises :class:`ModelError` for what cannot
+    be traced: control flow that depends on elements, calls out of PyTorch.
     """
     try:
-        with _ALONE, torch.enable_grad(), quiet() as said, traceable(forward_only=computation.forward_only):
+        with compile_lock, torch.enable_grad(), quiet() as said, traceable(forward_only=computation.forward_only):
             program = torch.export.export(computation, tuple(examples), strict=False)
             _check_attributes(program, " ".join(str(warning.message) for warning in said))
             if not _is_functional(program) or _missing(program):
