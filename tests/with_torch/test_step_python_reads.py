@@ -184,6 +184,36 @@ def test_code_of_libraries_is_not_followed() -> None:
     assert reads.unchanged
 
 
+class Strict:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"there is no {name}")
+
+
+class Slots:
+    __slots__ = ("bias", "scale")
+
+
+class Registry:
+    entries = Strict()
+    slots = Slots()
+
+
+def test_names_that_objects_do_not_have() -> None:
+    """Errors of their own, and slots that are empty."""
+
+    def loss(y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        own = cross_entropy(y, t) if Registry.entries else y.sum()
+        return own + Registry.slots.bias if Registry.slots.scale else own
+
+    Registry.slots.scale = 0.0
+    step = gtt.compile_step(module := nn.Linear(6, 3), loss, torch.optim.SGD(module.parameters(), 0.0))
+    before = step(X, Y)
+    Registry.slots.bias, Registry.slots.scale = 5.0, 1.0
+    torch.testing.assert_close(step(X, Y), before + 5)
+    Registry.slots.bias = 7.0
+    torch.testing.assert_close(step(X, Y), before + 7)
+
+
 def test_numbers_as_arguments() -> None:
     step = compiled(nn.Linear(6, 3), lambda y, t, beta: cross_entropy(y, t) * beta, targets=2)
     with pytest.warns(gtt.RecompilationWarning, match=r"pass torch\.tensor\(value\)") as said:

@@ -32,7 +32,8 @@ ENTRIES = frozenset({"forward", "__call__", "__getitem__", "__iter__", "__len__"
 """Methods that code calls without their names."""
 WATCHED_ELSEWHERE = frozenset({"__dict__", *vars(torch.nn.Module())})
 """Modes, parameters, submodules and hooks; and each attribute for itself."""
-LIBRARIES = frozenset({"torch", "numpy", "glowtrain", "builtins", *sys.stdlib_module_names})
+LIBRARIES = frozenset({"torch", "numpy", "glowtrain", "builtins", "_pytest", *sys.stdlib_module_names})
+"""What is not followed; pytest has asserts in tests call it."""
 Members = dict[str, Any]
 
 
@@ -149,7 +150,7 @@ class _Walk:
         found = {name: each[name] for each in members for name in sorted(self.names & each.keys())}
         methods = [_code_of(each[name]) for each in members for name in sorted(self.names & each.keys())]
         self._each(filter(None, methods), label)
-        names = [name for name, member in found.items() if not _is_method(member) and name not in WATCHED_ELSEWHERE]
+        names = [name for name, member in found.items() if _is_read(member, value) and name not in WATCHED_ELSEWHERE]
         if names:
             read = functools.partial(attrgetter("__class__", *names), value)
             self._watch(read, [label, *[f"{label}.{name}" for name in names]])
@@ -166,13 +167,20 @@ class _Walk:
 def _code_of(member: Any) -> Any:
     """The function of a method or property; None for other members of a class."""
     for name in ("__func__", "fget", "func"):
-        member = getattr(member, name, member) if not isinstance(member, functools.partial) else member
+        has = hasattr(type(member), name) or name in getattr(member, "__dict__", {})  # what __getattr__ says is no code
+        member = getattr(member, name) if has and not isinstance(member, functools.partial) else member
     return member if isinstance(member, types.FunctionType) else None
 
 
-def _is_method(member: Any) -> bool:
-    """Whether reading a member runs code, or makes an object each time."""
-    return hasattr(type(member), "__get__") and not isinstance(member, types.MemberDescriptorType)
+def _is_read(member: Any, owner: Any) -> bool:
+    """Whether a member of an object is a value, set by now: reading others runs code, or makes an object each time."""
+    if not isinstance(member, types.MemberDescriptorType):
+        return not hasattr(type(member), "__get__")
+    try:
+        member.__get__(owner, type(owner))
+    except (AttributeError, TypeError):  # an empty slot, or one of a class's objects
+        return False
+    return True
 
 
 def _contents(cell: types.CellType) -> tuple[Any]:
