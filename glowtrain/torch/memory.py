@@ -134,6 +134,16 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     return _meet(span(one), span(other))
 
 
+def may_overlap(tensor: torch.Tensor) -> bool:
+    """Whether several elements of a tensor may be the same memory: unless each axis steps over those of less stride."""
+    length = 1
+    for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if extent > 1 and stride < length:
+            return True
+        length += (extent - 1) * stride
+    return False
+
+
 def first_overlap(tensors: Mapping[str, torch.Tensor]) -> tuple[str, str] | None:
     """The names of two different tensors that may have elements in common, if there are any."""
     last: tuple[str, torch.Tensor, Span] | None = None

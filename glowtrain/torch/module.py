@@ -22,7 +22,7 @@ from glowtrain.torch.memory import array_of, check_device
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
 from glowtrain.torch.tracing.trace import MODULE, Computation, Trace, traced
-from glowtrain.types import Array, Spec
+from glowtrain.types import Array, Spec, type_of
 
 BATCH = "batch"
 """The dimension that the first axes of all inputs share, unless something else is said."""
@@ -48,6 +48,7 @@ def from_torch(
     which cannot be read, with their lines.
     """
     check_module(module)
+    module = original_of(module)
     arguments = arguments_of(module, example)
     specs = _specs(arguments.tensors, dims)
     arrays = {name: _copied(name, tensor) for name, tensor in state_tensors(module).items()}
@@ -125,7 +126,12 @@ def arguments_of(module: torch.nn.Module, example: Examples) -> ModuleArguments:
     except TypeError as error:
         raise InputError(f"the example does not fit {type(module).__name__}.forward{signature}: {error}") from None
     pairs, structure = pytree.tree_flatten_with_path(dict(bound.arguments))
-    arguments = ModuleArguments(signature, structure, {_leaf_name(signature, path): leaf for path, leaf in pairs})
+    names = [_leaf_name(signature, path) for path, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"two inputs are called {name!r}: give one of them another key")
+    leaves = {name: leaf for name, (_, leaf) in zip(names, pairs, strict=True)}
+    arguments = ModuleArguments(signature, structure, leaves)
     _check_leaves(arguments)
     return arguments
 
@@ -154,6 +160,8 @@ def _specs(tensors: Mapping[str, torch.Tensor], dims: Mapping[str, Sequence[str 
     if dims is None:
         shared = {tensor.shape[0] if tensor.dim() else None for tensor in tensors.values()}
         dims = dict.fromkeys(tensors, (BATCH,)) if len(shared) == 1 and None not in shared else {}
+    if not isinstance(dims, Mapping):
+        raise InputError(f"dims maps names of inputs to those of their axes, and is no {type(dims).__name__}")
     unknown = [name for name in dims if name not in tensors]
     if unknown:
         raise InputError(
@@ -180,6 +188,7 @@ class ModuleBuild:
     arrays: Mapping[str, Array]
 
     def __call__(self, binding: Binding) -> Graph:
+        self._check_unchanged()
         types = {name: spec.bind(dict(binding.dims)) for name, spec in self.specs.items()}
         examples = [
             torch.zeros(types[name].shape, dtype=THEIRS[types[name].dtype]) if name in types else value
@@ -197,6 +206,17 @@ class ModuleBuild:
         if not outputs:
             raise ModelError(f"{type(self.module).__name__}.forward returns no tensor")
         return Graph(tuple(given.values()), outputs, {**updates, **random.updates}, name)
+
+    def _check_unchanged(self) -> None:
+        """Raise :class:`ModelError` where the module has other parameters or buffers than it had."""
+        now = {name: (OURS.get(tensor.dtype), tuple(tensor.shape)) for name, tensor in held(self.module).items()}
+        changed = {*now.items()} ^ {(name, (type_of(array).dtype, array.shape)) for name, array in self.arrays.items()}
+        if changed:
+            names = ", ".join(dict.fromkeys(sorted(name for name, _ in changed)))
+            raise ModelError(
+                f"{type(self.module).__name__} has other parameters, buffers, shapes or element types than when it was "
+                f"given to from_torch ({names}): make a graph of it again"
+            )
 
     def _called(self, *leaves: Any) -> Any:
         return self.arguments.call(self.module, leaves)
@@ -244,7 +264,10 @@ def named_results(structure: pytree.TreeSpec, results: Sequence[Any]) -> dict[st
     named = {}
     for path, value in pytree.tree_flatten_with_path(tree)[0]:
         if isinstance(value, Value):
-            named[_joined(path)] = value
+            name = _joined(path)
+            if name in named:
+                raise ModelError(f"two results are called {name!r}: give one of them another key")
+            named[name] = value
     return named
 
 

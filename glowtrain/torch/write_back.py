@@ -10,8 +10,8 @@ from glowtrain.errors import InputError
 from glowtrain.graph import Template
 from glowtrain.modes.variables import COUNTERS
 from glowtrain.torch.dtypes import THEIRS
-from glowtrain.torch.memory import tensor_of
-from glowtrain.torch.module import ModuleBuild, check_module, state_tensors
+from glowtrain.torch.memory import first_overlap, may_overlap, tensor_of
+from glowtrain.torch.module import ModuleBuild, check_module, original_of, state_tensors
 from glowtrain.trainer.steps import Steps
 from glowtrain.types import Array, type_of
 
@@ -27,6 +27,7 @@ def to_torch(trainer: Steps, module: torch.nn.Module) -> None:
     lists what does not fit: nothing has been written then.
     """
     check_module(module)
+    module = original_of(module)
     tensors = state_tensors(module)
     names = _names(trainer)
     values = {name: array for name, array in trainer.variables().items() if name in names}
@@ -56,9 +57,18 @@ def _strangers(values: Mapping[str, Array], module: torch.nn.Module, unused: set
             yield f"{name!r} is not in the module"
         elif (other := taken.setdefault(id(tensors[name]), name)) != name:
             yield f"{other!r} and {name!r} are one tensor in the module, and two in the trainer"
+    dense = {name: tensors[name] for name in taken.values() if _is_dense(tensors[name])}
+    overlap = first_overlap(dense)
+    if overlap is not None:
+        yield f"{overlap[0]!r} and {overlap[1]!r} share memory in the module: clone() one of them"
     for name, parameter in module.named_parameters():
         if id(parameter) not in taken and name not in unused:
             yield f"{name!r} is a parameter of the module, which the trainer does not have"
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether all bytes from the first element to the last one are the tensor's own."""
+    return not tensor.is_meta and tensor.layout is torch.strided and tensor.is_contiguous()
 
 
 def _unused(trainer: Steps) -> set[str]:
@@ -76,5 +86,5 @@ def _misfit(name: str, array: Array, tensor: torch.Tensor) -> Iterator[str]:
         yield f"{name!r} has no memory to write to: it is {tensor.layout} on {tensor.device}"
     elif tensor.is_inference():
         yield f"{name!r} was made in inference mode, which PyTorch lets nobody change: clone() it outside"
-    elif any(stride == 0 and extent > 1 for stride, extent in zip(tensor.stride(), tensor.shape, strict=True)):
-        yield f"{name!r} is expanded, so that elements share memory: clone() it"
+    elif may_overlap(tensor):
+        yield f"{name!r} has elements that share memory, as expanded tensors do: clone() it"

@@ -9,7 +9,6 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.errors import InputError
-from glowtrain.trainer.fit import Moment
 from glowtrain.trainer.interrupts import Exclusive
 from glowtrain.trainer.moments import Moment
 from tests.training.trainers import Points, trainer_of

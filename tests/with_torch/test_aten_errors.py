@@ -278,6 +278,8 @@ def test_modules_that_are_none() -> None:
 
 
 def test_dims_must_be_axes_of_inputs() -> None:
+    with pytest.raises(InputError, match="dims maps names of inputs to those of their axes, and is no list"):
+        gt.from_torch(nn.Linear(3, 4), torch.zeros(2, 3), dims=[("batch",)])  # type: ignore[arg-type]
     x = torch.zeros(4, 3)
     with pytest.raises(InputError, match="dims: y is not an input"):
         gt.from_torch(nn.Linear(3, 3), x, dims={"y": ("batch",)})
@@ -288,3 +290,43 @@ def test_dims_must_be_axes_of_inputs() -> None:
 def test_a_result_that_only_pytorchs_gradient_reads_is_refused() -> None:
     layer = Layer(lambda h: torch.native_layer_norm(h, [3], None, None, 1e-5)[1])
     assert "native_layer_norm.default" in refused(layer, torch.zeros(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("result", "name"),
+    [
+        (lambda h: {"a.b": h, "a": {"b": h + 1}}, "a.b"),
+        (lambda h: {"1": h, "output1": h + 1}, "output1"),
+        (lambda h: {1: h, "1": h + 1}, "output1"),
+    ],
+)
+def test_results_of_one_name_are_refused(result: Callable[[torch.Tensor], Any], name: str) -> None:
+    assert f"two results are called '{name}'" in refused(Layer(result), torch.zeros(2, 3))
+
+
+class Mixed(nn.Module):
+    def forward(self, a0: torch.Tensor, *a: torch.Tensor) -> torch.Tensor:
+        return a0 + a[0]
+
+
+def test_inputs_of_one_name_are_refused() -> None:
+    x = torch.zeros(2, 3)
+    assert "two inputs are called 'a0'" in refused(Mixed(), (x, x), InputError)
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (lambda module: module.append(nn.Linear(3, 3)), "(1.bias, 1.weight)"),
+        (lambda module: module.register_buffer("more", torch.ones(2)), "(more)"),
+        (lambda module: module.double(), "(0.bias, 0.weight)"),
+        (lambda module: module.insert(0, nn.Linear(3, 4)), "(0.bias, 0.weight, 1.bias, 1.weight)"),
+    ],
+)
+def test_modules_that_got_other_parameters_are_refused(change: Callable[[nn.Module], Any], names: str) -> None:
+    module = nn.Sequential(nn.Linear(3, 3))
+    template = gt.from_torch(module, torch.zeros(2, 3))
+    change(module)
+    with pytest.raises(ModelError, match="than when it was given to from_torch") as caught:
+        template.bind({"batch": 2})
+    assert names in str(caught.value)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from compiled import compiled
 from torch import nn
 from typer.testing import CliRunner
 
@@ -145,6 +146,23 @@ def test_memory_that_is_not_row_major_is_written_to() -> None:
     np.testing.assert_array_equal(trainer.parameters()["0.weight"], weight.detach().numpy())
 
 
+def test_columns_of_one_matrix_are_written_to() -> None:
+    module, whole = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3)), torch.zeros(3, 5)
+    module[0].weight.data, module[1].weight.data = whole[:, :2], whole[:, 2:]
+    trainer = trainer_of(module, torch.randn(5, 2))
+    trainer.step({"input": np.ones((5, 2), np.float32), "labels": np.array([0, 1, 2, 0, 1])})
+    trainer.to_torch(module)
+    np.testing.assert_array_equal(whole.numpy(), np.hstack([trainer.parameters()[f"{n}.weight"] for n in (0, 1)]))
+
+
+def test_a_compiled_module_has_the_names_of_its_own() -> None:
+    module, x = network(), torch.randn(5, 4)
+    trainer = trainer_of(compiled(module), x)
+    trainer.step({"input": x.numpy(), "labels": np.array([0, 1, 2, 0, 1])})
+    trainer.to_torch(compiled(module))
+    np.testing.assert_array_equal(module[2].weight.detach().numpy(), trainer.parameters()["2.weight"])
+
+
 def test_a_trainer_of_an_exported_file_fits_the_module_too(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
     gt.save(gt.from_torch(module, torch.randn(2, 4)), tmp_path / "model.onnx")
@@ -161,6 +179,18 @@ def renamed() -> nn.Module:
 def expanded() -> nn.Module:
     module = network()
     module[0].bias = nn.Parameter(torch.zeros(1).expand(4))
+    return module
+
+
+def overlapping() -> nn.Module:
+    module = network()
+    module[1].weight.data = torch.zeros(16).as_strided((4, 4), (1, 1))
+    return module
+
+
+def sharing() -> nn.Module:
+    module = network()
+    module[1].bias.data = module[0].bias.data
     return module
 
 
@@ -207,7 +237,9 @@ def network() -> nn.Sequential:
         ),
         (lambda: network().double(), r"'0.weight' is f32\[4,4\] in the trainer, float64\[4, 4\] in the module"),
         (lambda: network().to("meta"), "'0.weight' has no memory to write to: it is torch.strided on meta"),
-        (expanded, "'0.bias' is expanded, so that elements share memory"),
+        (expanded, "'0.bias' has elements that share memory, as expanded tensors do"),
+        (overlapping, "'1.weight' has elements that share memory"),
+        (sharing, "'0.bias' and '1.bias' share memory in the module"),
         (tied, "'0.weight' and '1.weight' are one tensor in the module, and two in the trainer"),
         (lambda: "module", "a torch.nn.Module is wanted, not str"),
     ],
