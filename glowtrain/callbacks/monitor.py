@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from glowtrain.errors import InputError
-from glowtrain.presentation.words import unknown
+from glowtrain.presentation.messages import unknown
 from glowtrain.trainer.history import History
 
 LOWER = ("loss", "mae", "mse", "rmse", "perplexity", "error")

@@ -209,7 +209,9 @@ class ModuleBuild:
 
     def _check_unchanged(self) -> None:
         """Raise :class:`ModelError` where the module has other parameters or buffers than it had."""
-        now = {name: (OURS.get(tensor.dtype), tuple(tensor.shape)) for name, tensor in held(self.module).items()}
+        now = {
+            name: (OURS.get(tensor.dtype), tuple(tensor.shape)) for name, tensor in state_tensors(self.module).items()
+        }
         changed = {*now.items()} ^ {(name, (type_of(array).dtype, array.shape)) for name, array in self.arrays.items()}
         if changed:
             names = ", ".join(dict.fromkeys(sorted(name for name, _ in changed)))
