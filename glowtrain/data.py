@@ -37,6 +37,7 @@ __all__ = [
     "npz",
     "read_idx",
     "read_npz",
+    "split",
 ]
 
 FASHION_MNIST_DIR = Path("/usr/share/datasets/fashion-mnist")
@@ -47,6 +48,10 @@ NAMES = ("digits", "fashion-mnist")
 
 DIGITS_TRAIN = 1437
 """Images of ``digits`` to train on, of 1797; the other 360 are for validation."""
+
+
+SPLIT = (1 << 64) - 1
+"""In place of an epoch where examples are drawn for validation."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +198,28 @@ def batches(
     order = epoch_order(count_examples(arrays), seed=seed, epoch=epoch) if shuffle else None
     starts = range(0, count_examples(arrays), size)
     return (examples(arrays, order, slice(start, start + size)) for start in starts)
+
+
+def split(
+    arrays: Mapping[str, Array], fraction: float, *, seed: int = 0, by: str | None = None
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Examples to train on, and ``fraction`` of all for validation, drawn by ``seed``; both in the order they had.
+
+    ``by``: an array of classes, each of which is split so. Raises :class:`DataError` for a fraction that is not between
+    0 and 1, or that leaves nothing in a part.
+    """
+    check_examples(arrays, "split")
+    if isinstance(fraction, bool) or not 0 < fraction < 1:
+        raise DataError(f"the part for validation must be a fraction between 0 and 1, not {fraction!r}")
+    order = epoch_order(count_examples(arrays), seed=seed, epoch=SPLIT)
+    groups = [order] if by is None else [order[arrays[by][order] == each] for each in np.unique(arrays[by])]
+    held = np.zeros(len(order), bool)
+    for group in groups:
+        held[group[: round(fraction * len(group))]] = True
+    if held.all() or not held.any():
+        raise DataError(f"{plural(len(order), 'example')} split by {fraction}: a part would have no examples")
+    train, valid = ({name: array[part] for name, array in arrays.items()} for part in (~held, held))
+    return train, valid
 
 
 def epoch_order(count: int, *, seed: int, epoch: int) -> Array:

@@ -324,4 +324,30 @@ class TestBatches:
             data.batches(arrays, size, seed=seed, epoch=0)
 
 
+class TestSplit:
+    @given(st.integers(4, 60), st.floats(0.2, 0.8), st.integers(0, 2**64 - 1))
+    def test_each_example_is_in_one_part_with_all_its_arrays(self, count: int, fraction: float, seed: int) -> None:
+        arrays = {"x": np.arange(count * 2).reshape(count, 2), "y": np.arange(count)}
+        train, valid = data.split(arrays, fraction, seed=seed)
+        assert sorted([*train["y"], *valid["y"]]) == [*range(count)]
+        assert len(valid["y"]) == round(fraction * count)
+        for part in (train, valid):
+            assert (part["x"][:, 0] == 2 * part["y"]).all()
+            assert (np.diff(part["y"]) > 0).all()
+
+    def test_classes_keep_their_shares(self) -> None:
+        labels = np.repeat([0, 1, 2], [80, 40, 10])
+        _, valid = data.split({"y": labels}, 0.2, seed=3, by="y")
+        assert np.bincount(valid["y"]).tolist() == [16, 8, 2]
+
+    def test_the_seed_decides(self) -> None:
+        parts = [data.split({"x": np.arange(50)}, 0.3, seed=seed)[1]["x"].tolist() for seed in (1, 1, 2)]
+        assert parts[0] == parts[1] != parts[2]
+
+    @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 20, True, 0.001])
+    def test_fractions_that_leave_nothing_are_refused(self, fraction: float) -> None:
+        with pytest.raises(DataError, match="fraction between 0 and 1|no examples"):
+            data.split({"x": np.arange(50)}, fraction)
+
+
 EPOCH_ORDER = [4, 2, 0, 6, 1, 5, 7, 3]

@@ -12,7 +12,7 @@ from typing import TextIO
 import numpy as np
 
 from glowtrain import trainer as training
-from glowtrain.data import count_examples
+from glowtrain.data import count_examples, split
 from glowtrain.errors import BatchError, CheckpointError, InputError, NonFiniteError
 from glowtrain.memory.resources import OUTPUT, TRAINING
 from glowtrain.presentation.messages import kind_of, plural
@@ -49,8 +49,13 @@ class FitSpec:
     batch_size: int | None = setting(
         None, f"Examples in a batch ({DEFAULT_BATCH}, or what the model is fixed to).", metavar="B", least=1
     )
-    validation: Data | None = setting(
-        None, "What is measured after each epoch.", "By default a Dataset's own validation part.", listed=False
+    validation: Data | float | None = setting(
+        None,
+        "Hold out this part of the examples (0.2), and measure it after each epoch.",
+        "Or data, by default a Dataset's own validation part. A part of arrays is drawn by the trainer's seed, of each "
+        "class as many where the loss has labels.",
+        metavar="P",
+        type=float | None,
     )
     _: KW_ONLY
     steps_per_epoch: int | None = setting(None, "Batches of an epoch that ends before its examples do.", listed=False)
@@ -134,8 +139,9 @@ class Fit:
         self.stopped = ""
         """Why a callback wants training to end, if one does."""
         self.target = spec.epochs if resumed else trainer.position.epoch + spec.epochs
-        self.source = self._source(spec.examples, spec.validation)
-        self.validation = self._validation(spec.examples, spec.validation)
+        examples, validation = self._split(spec.examples, spec.validation)
+        self.source = self._source(examples, validation)
+        self.validation = self._validation(examples, validation)
         self.batches = self.source.batches
         self._check_position()
         self._check_outputs()
@@ -369,6 +375,18 @@ class Fit:
         if self.checkpoint is not None and self.checkpoint.exists():
             return f"{where}, and {self.checkpoint} holds the last good checkpoint"
         return where
+
+    def _split(self, examples: Data, validation: Data | float | None) -> tuple[Data, Data | None]:
+        """The examples without those that are held out, and these. Raises :class:`InputError`, :class:`DataError`."""
+        if not isinstance(validation, (int, float)):
+            return examples, validation
+        if comes_in_batches(examples):
+            raise InputError("fit: a part of arrays can be held out for validation, and not of batches that come so")
+        signature = self.trainer.signature
+        arrays = named(examples, *signature.names)
+        labels = [n for n in signature.names[1] if arrays[n].dtype.kind in "iu" and arrays[n].ndim == 1]
+        by = labels[0] if len(labels) == 1 else None
+        return split(arrays, validation, seed=self.trainer.spec.seed, by=by)
 
     def _source(self, examples: Data, validation: Data | None) -> BatchSource:
         """The batches to train on. Raises :class:`InputError` if there are none, or they cannot be trained on."""

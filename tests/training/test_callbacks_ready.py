@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import glowtrain as gt
 from glowtrain import callbacks
-from glowtrain.errors import CheckpointError, InputError, MissingExtraError
+from glowtrain.errors import CheckpointError, DataError, InputError, MissingExtraError
 from glowtrain.trainer.moments import EVENTS, Moment
 
 
@@ -97,6 +97,26 @@ def test_what_callbacks_change_is_in_the_checkpoint(tmp_path: Path) -> None:
     again = trainer(0.05)
     again.restore(path)
     assert again.lr == pytest.approx(0.025)
+
+
+class TestHeldOut:
+    """``validation=0.25``: a part of the arrays."""
+
+    def test_a_part_is_measured_and_not_trained_on(self) -> None:
+        own, other = trainer(seed=7), trainer(seed=7)
+        train, valid = gt.data.split({"x": DATA[0], "target": DATA[1]}, 0.25, seed=7)
+        history = own.fit(DATA, 2, validation=0.25, progress=False)
+        expected = other.fit(train, 2, validation=valid, progress=False)
+        assert history.deterministic() == expected.deterministic()
+
+    def test_batches_of_a_loader_are_refused(self) -> None:
+        with pytest.raises(InputError, match="not of batches that come so"):
+            trainer().fit([DATA], 1, validation=0.25, progress=False)
+
+    @pytest.mark.parametrize("wrong", [0, 1.5, True])
+    def test_what_is_no_part(self, wrong: Any) -> None:
+        with pytest.raises(DataError, match="fraction between 0 and 1"):
+            trainer().fit(DATA, 1, validation=wrong, progress=False)
 
 
 class TestStopping:

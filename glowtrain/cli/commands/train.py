@@ -108,7 +108,7 @@ def train(
     loaded = stored(dataset, data_dir)
     network = file.open(model, loaded.train, settings["seed"])
     fed = feed(loaded, specs_of(network), loss.named, labels)
-    batches = batches_in(network, len(fed), fit)
+    batches = batches_in(network, round(len(fed) * (1 - (fit["validation"] or 0))), fit)
     rule = optimizer.rule(schedule.over(batches, optimizer.accumulate))
     trainer = Trainer(network, loss.named, rule, backend=on.chosen, **settings)
     files.check_savable(trainer)
@@ -120,10 +120,12 @@ def train(
 def _fit(trainer: Trainer, fed: Fed, files: TrainFiles, fit: Given) -> None:
     """Train; at Ctrl-C or SIGTERM keep what there is."""
     best = fit["patience"] is not None
+    if fit["validation"] is None:
+        fit = {**fit, "validation": fed.valid}
+    elif fed.valid is not None:
+        raise InputError("--validation holds out a part of the examples, and the data have a part for validation")
     try:
-        trainer.fit(
-            fed.train, validation=fed.valid, restore_best=best, progress=sys.stdout, callbacks=files.loggers, **fit
-        )
+        trainer.fit(fed.train, restore_best=best, progress=sys.stdout, callbacks=files.loggers, **fit)
     except InputError as error:
         raise InputError(fed.explained(str(error))) from None
     except (KeyboardInterrupt, Terminated) as wish:
