@@ -161,12 +161,21 @@ class FusedStages:
 
 
 @dataclass(frozen=True)
+class View:
+    """Another text of a stage's result, for readers, by a name of its own."""
+
+    name: str
+    text: Callable[[Any], str]
+
+
+@dataclass(frozen=True)
 class Stage:
     """A named step of the walk. ``says``: its result, in a few words; ``make``: the pass that leads to it.
 
     A ``minor`` stage is compared with the reference only if the next one differs, to say which of the two it was.
     Where a stage is not ``exact``, the stages after it are compared with its result. ``fused``: how it is done in one
-    with the stage before.
+    with the stage before. ``views``: other texts of its result; ``numbers``: a few words on a result that is neither
+    graph, program nor plan.
     """
 
     name: str
@@ -175,3 +184,5 @@ class Stage:
     minor: bool = False
     exact: bool = True
     fused: FusedStages | None = None
+    views: tuple[View, ...] = ()
+    numbers: Callable[[Any], str] | None = None

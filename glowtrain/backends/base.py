@@ -164,15 +164,6 @@ class AddressInstance(ABC):
 
 
 @dataclass(frozen=True)
-class View:
-    """Another text of a stage's result, for readers. ``says``: what it shows, in a few words."""
-
-    stage: str
-    says: str
-    text: Callable[[Any], str]
-
-
-@dataclass(frozen=True)
 class ExecutableMemory:
     """The bytes that an executable has in memory beside its code: for each instance an ``arena`` of activations, the
     ``workspace`` of all its ``threads`` together, and the ``outputs``; ``constants``, and copies of variables in
@@ -247,15 +238,6 @@ class Backend(ABC):
         if cache:
             raise BackendError(f"backend {self.name} compiles nothing that could be cached; use backend cpu")
         return self
-
-    @property
-    def views(self) -> Mapping[str, View]:
-        """Texts by name that ``glowtrain inspect`` can print besides those of the stages."""
-        return {}
-
-    def in_numbers(self, result: Any) -> str:
-        """A few words on the result of one of this backend's stages, with its numbers."""
-        return ""
 
     def stages(self, walk: Sequence[Stage]) -> tuple[Stage, ...]:
         """The whole walk for this backend, from the neutral stages ``walk``; the last one makes an artifact."""

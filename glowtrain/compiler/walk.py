@@ -21,6 +21,7 @@ from glowtrain.optimize.fixed_point import FixedPoint
 from glowtrain.optimize.integer import IntegerArithmetic
 from glowtrain.optimize.pipeline import Optimize
 from glowtrain.program.memory.plan import Plan, PlanMemory
+from glowtrain.program.memory.trace import trace
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.passes.layout import AssignLayouts
 from glowtrain.program.passes.long_sums import SplitSums
@@ -37,7 +38,7 @@ from glowtrain.program.program import Program
 from glowtrain.program.text import plan_text
 from glowtrain.program.text import to_text as program_text
 from glowtrain.program.verify import verify as verify_program
-from glowtrain.stages import DEFAULT, Options, Pass, Stage, explainer
+from glowtrain.stages import DEFAULT, Options, Pass, Stage, View, explainer
 
 
 def _integers(options: Options) -> Pass:
@@ -93,7 +94,12 @@ WALK: tuple[Stage, ...] = (
     Stage("ordered", "in an order with a small peak of memory", lambda options: ScheduleLoops(), minor=True),
     Stage("rematerialized", "some results computed again, some kernels in slices", _rematerialized, minor=True),
     Stage("program", "results in place of operands that nobody reads again", lambda options: ReuseOperands()),
-    Stage("plan", "every activation placed in one arena", lambda options: PlanMemory(options.facts.alignment)),
+    Stage(
+        "plan",
+        "every activation placed in one arena",
+        lambda options: PlanMemory(options.facts.alignment),
+        views=(View("lifetimes", trace),),
+    ),
 )
 """The neutral stages, in order; a backend adds its own, and may replace some (:meth:`Backend.stages`)."""
 

@@ -66,6 +66,11 @@ class NativeArtifact(Artifact):
         return sum(map(len, self.objects))
 
     @property
+    def in_numbers(self) -> str:
+        """It in a few words."""
+        return f"{self.size:,} bytes of machine code for {self.target.cpu or self.target.name}"
+
+    @property
     def portable(self) -> bool:
         return not self.natives
 

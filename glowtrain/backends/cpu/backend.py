@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from glowtrain.backends import cpu
-from glowtrain.backends.base import Artifact, Backend, Executable, View
+from glowtrain.backends.base import Artifact, Backend, Executable
 from glowtrain.backends.cache.location import CacheChoice, chosen
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.executable import NativeExecutable
@@ -17,7 +18,7 @@ from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.target import Target
 from glowtrain.backends.thread_count import GRAIN, checked, default
 from glowtrain.errors import ArtifactError
-from glowtrain.stages import Facts, FusedStages, Options, Stage
+from glowtrain.stages import Facts, FusedStages, Options, Stage, View
 
 if TYPE_CHECKING:
     from glowtrain.backends.limits import MachineLimits
@@ -104,15 +105,13 @@ class Cpu(Backend):
     def fingerprint(self) -> str:
         return f"cpu {self.tools} {self.target.fingerprint} {self.grain}"
 
-    @property
-    def views(self) -> Mapping[str, View]:
-        return {"asm": View("llvm", "the assembler text", cpu.emit.assembly_of)}
-
     def stages(self, walk: Sequence[Stage]) -> tuple[Stage, ...]:
+        fused, numbers = FusedStages(self._generate, self._emit, self._compile), attrgetter("in_numbers")
+        views = (View("asm", attrgetter("assembly")),)
         return (
             *walk,
-            Stage("llvm", "a function for each kernel structure", self._generate),
-            Stage("compiled", "machine code", self._emit, fused=FusedStages(self._generate, self._emit, self._compile)),
+            Stage("llvm", "a function for each kernel structure", self._generate, views=views, numbers=numbers),
+            Stage("compiled", "machine code", self._emit, fused=fused, numbers=numbers),
         )
 
     def expect(self) -> None:
@@ -122,11 +121,6 @@ class Cpu(Backend):
 
     def limits(self, kinds: Collection[str]) -> MachineLimits:
         return cpu.limits.measured(self.target, self._threads, kinds)
-
-    def in_numbers(self, result: Any) -> str:
-        if isinstance(result, NativeArtifact):
-            return f"{result.size:,} bytes of machine code for {result.target.cpu or result.target.name}"
-        return cpu.emit.in_numbers(result)
 
     def compile(self, subject: Plan, options: Options) -> NativeArtifact:
         return self._compile(options).run(subject)

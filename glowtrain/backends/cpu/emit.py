@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.step import Code, generate, generate_together
 from glowtrain.backends.cpu.tasks import Whole
 from glowtrain.backends.cpu.threads.share import Shared
-from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.pieces import LEAST, ObjectPieces
 from glowtrain.backends.table import LinkableFunction, LinkableModule
 from glowtrain.backends.target import Target
 from glowtrain.backends.thread_count import GRAIN
-from glowtrain.presentation.messages import plural
 from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options
 
@@ -83,16 +80,3 @@ def module_of(plans: Mapping[str, Plan], target: Target, options: Options, grain
 def _function(code: Code) -> LinkableFunction:
     artifact = NativeArtifact.of((), code)
     return LinkableFunction(code.plan, code.entry, code.workspace, artifact.slots, artifact.constants, code.natives)
-
-
-def assembly_of(code: Code) -> str:
-    """The assembler text of a module."""
-    return toolchain.assembly(code.text, code.target)
-
-
-def in_numbers(code: Any) -> str:
-    """A module in a few words; nothing for what is none."""
-    if not isinstance(code, Code):
-        return ""
-    lines = plural(len(code.text.splitlines()), "line")
-    return f"{plural(len(code.functions), 'function')}, {lines} of LLVM text"

@@ -23,13 +23,14 @@ from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.cpu.recognise import Unchanged
 from glowtrain.backends.cpu.tasks import Arguments, Invocation, Runner, Whole, Work
 from glowtrain.backends.llvm.text import CALLER, LlvmFunction, index_type, internal
-from glowtrain.backends.llvm.toolchain import module_text
+from glowtrain.backends.llvm.toolchain import assembly, module_text
 from glowtrain.backends.llvm.values import POINTER, LlvmValue, pointer
 from glowtrain.backends.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.target import Target
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Buffer, Index
 from glowtrain.native import NativeFunction
+from glowtrain.presentation.messages import plural
 from glowtrain.program.memory.plan import ALIGNMENT, Plan
 from glowtrain.program.program import Call, Instruction, Kernel, Repeat
 from glowtrain.stages import DEFAULT, Options
@@ -67,6 +68,17 @@ class Code:
 
     def __str__(self) -> str:
         return module_text(self.text, self.target)
+
+    @property
+    def assembly(self) -> str:
+        """The assembler text of the module."""
+        return assembly(self.text, self.target)
+
+    @property
+    def in_numbers(self) -> str:
+        """The module in a few words."""
+        lines = plural(len(self.text.splitlines()), "line")
+        return f"{plural(len(self.functions), 'function')}, {lines} of LLVM text"
 
 
 def generate(

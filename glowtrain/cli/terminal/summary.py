@@ -14,7 +14,7 @@ from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Table
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
-from glowtrain.stages import Options
+from glowtrain.stages import Options, Stage
 
 EXAMPLES = 5
 """What is named of all that was left as it is for one reason."""
@@ -47,10 +47,10 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 def stages(graph: Graph, backend: Backend, chosen: Options) -> Table:
     """One line a stage: what came out, and the seconds that its pass took."""
     rows = [
-        (arrival.stage.name, in_numbers(arrival.result, backend), seconds(arrival.seconds))
+        (arrival.stage.name, in_numbers(arrival.result, arrival.stage), seconds(arrival.seconds))
         for arrival in walk(graph, chosen, backend.stages(WALK))
     ]
-    return Table(("stage", "what came out", "time>"), [("graph", in_numbers(graph, backend), ""), *rows])
+    return Table(("stage", "what came out", "time>"), [("graph", in_numbers(graph), ""), *rows])
 
 
 def refusals(graph: Graph, backend: Backend, chosen: Options) -> None:
@@ -71,7 +71,7 @@ def refusals(graph: Graph, backend: Backend, chosen: Options) -> None:
         out.print("the passes left nothing that they might have changed")
 
 
-def in_numbers(result: Any, backend: Backend) -> str:
+def in_numbers(result: Any, stage: Stage | None = None) -> str:
     """What a stage came to."""
     match result:
         case Graph():
@@ -80,7 +80,7 @@ def in_numbers(result: Any, backend: Backend) -> str:
             return plural(sum(1 for _ in result.kernels), "kernel")
         case Plan():
             return f"arena {result.arena:,} bytes, {result.overhead:.3f} × the peak of what is alive"
-    return backend.in_numbers(result)
+    return "" if stage is None or stage.numbers is None else stage.numbers(result)
 
 
 def _interface(graph: Graph) -> None:

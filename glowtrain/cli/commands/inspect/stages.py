@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from glowtrain.backends.base import Backend, View
+from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.terminal.summary import summary
 from glowtrain.compiler import walk
@@ -13,23 +13,17 @@ from glowtrain.compiler.walk import WALK, after, arrive, until
 from glowtrain.graph import Graph
 from glowtrain.profiling.memory import computed_again
 from glowtrain.profiling.memory.table import again_lines
-from glowtrain.program.memory.trace import trace
 from glowtrain.stages import Options, Stage
 
 MEMORY = "memory"
 """What is in memory from kernel to kernel: of no stage alone."""
 
-LIFETIMES = View("plan", "when each activation is alive, as CSV that MiniMalloc reads", trace)
-
-
-def views_of(backend: Backend) -> dict[str, View]:
-    """Further texts by name: those that every backend has, and its own."""
-    return {"lifetimes": LIFETIMES, **backend.views}
-
 
 def stage_names(backend: Backend) -> tuple[str, ...]:
     """What ``--stage`` takes: the graph, each stage of the backend's walk, further texts, the memory of a step."""
-    return ("summary", "graph", *(stage.name for stage in backend.stages(WALK)), *views_of(backend), MEMORY)
+    stages = backend.stages(WALK)
+    views = (view.name for stage in stages for view in stage.views)
+    return ("summary", "graph", *(stage.name for stage in stages), *views, MEMORY)
 
 
 STAGES = stage_names(backend_of("cpu"))
@@ -47,12 +41,12 @@ def text_of(graph: Graph, stage: str, backend: Backend, options: Options) -> str
     """The text of what stands at a stage."""
     if stage == "graph":
         return str(graph)
-    view = views_of(backend).get(stage)
-    stages = until(stage if view is None else view.stage, backend.stages(WALK))
+    stages = backend.stages(WALK)
     if stage == "plan":
-        return plan_text(graph, options, stages)
-    result = arrive(graph, options, stages)
-    return walk.text_of(result) if view is None else view.text(result)
+        return plan_text(graph, options, until(stage, stages))
+    views = ((each.name, view.text) for each in stages for view in each.views if view.name == stage)
+    last, text = next(views, (stage, walk.text_of))
+    return text(arrive(graph, options, until(last, stages)))
 
 
 def plan_text(graph: Graph, options: Options, stages: Sequence[Stage]) -> str:
