@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +13,11 @@ import numpy as np
 
 from glowtrain.errors import DifferentiationError, InputError
 from glowtrain.graph import Graph, Input, Value
-from glowtrain.ops.elementwise.logic import Cast
+from glowtrain.graph.rewriting import rebuild
+from glowtrain.ops.elementwise.logic import Cast, Where
 from glowtrain.ops.reduce.reduction import ReduceMean, ReduceSum, accumulator, as_dtype
-from glowtrain.ops.tensor.move import reshape
+from glowtrain.ops.tensor.move import Expand, reshape
+from glowtrain.presentation.words import kind_of
 from glowtrain.types import Array, TensorType, f32
 
 LossFunction = Callable[[Mapping[str, Value], Mapping[str, Value]], Value]
@@ -25,6 +29,20 @@ class Attached:
 
     targets: tuple[Input, ...]
     value: Value
+    metrics: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Elements:
+    """A loss on one graph before it is reduced: the inputs it adds, the loss of each element, metrics by name.
+
+    ``counts``, of the shape of ``each``, says what each element counts in a mean, by which ``each`` is multiplied
+    already; None where all count 1.
+    """
+
+    targets: tuple[Input, ...]
+    each: Value
+    counts: Value | None = None
     metrics: dict[str, Value] = field(default_factory=dict)
 
 
@@ -54,58 +72,241 @@ class Loss(ABC):
         """A line that is equal for equal losses, for checkpoints."""
         return str(self)
 
+    def weighted(self, weight: str) -> Loss:
+        """The loss with a weight for each example, from an input of that name. Raises :class:`InputError`."""
+        raise InputError(f"{self.describe()} cannot be weighted: nothing says what the losses of its examples are")
+
+    def __add__(self, other: Loss) -> Loss:
+        if not isinstance(other, Loss):
+            return NotImplemented
+        return LossSum((*self.terms, *other.terms))
+
+    def __radd__(self, other: int) -> Loss:
+        return self if other == 0 else NotImplemented  # sum() begins with 0
+
+    def __mul__(self, factor: float) -> Loss:
+        if isinstance(factor, bool) or not isinstance(factor, (int, float, np.integer, np.floating)):
+            return NotImplemented
+        if not np.isfinite(factor):
+            raise InputError(f"a loss can be multiplied by a finite number, not by {factor}")
+        return LossSum(tuple((float(factor) * own, loss) for own, loss in self.terms))
+
+    __rmul__ = __mul__
+
+    @property
+    def terms(self) -> tuple[tuple[float, Loss], ...]:
+        """The losses whose sum it is, each with its factor."""
+        return ((1.0, self),)
+
 
 @dataclass(frozen=True)
-class OutputLoss(Loss):
-    """A loss that compares one output of the model with one target input."""
+class LossSum(Loss):
+    """A sum of losses with factors: ``first + 0.5 * second``. Losses whose targets have one name share that input.
 
-    target: str = "target"
-    output: str | None = None
-    reduction: str = "mean"
+    A metric of several targets is called ``<target>_<metric>``.
+    """
+
+    parts: tuple[tuple[float, Loss], ...]
+
+    @property
+    def terms(self) -> tuple[tuple[float, Loss], ...]:
+        return self.parts
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for _, loss in self.parts for name in loss.targets))
+
+    @property
+    def over_examples(self) -> str | None:
+        (first, *others) = {loss.over_examples for _, loss in self.parts}
+        return None if others else first
+
+    def attach(self, model: Graph) -> Attached:
+        inputs: dict[str, Input] = {}
+        parts = [_over(inputs, loss.attach(model)) for _, loss in self.parts]
+        terms = [part.value * factor for part, (factor, _) in zip(parts, self.parts, strict=True)]
+        return Attached(tuple(inputs.values()), sum(terms[1:], terms[0]), _metrics_of(parts))
+
+    def check(self, model: Graph, arrays: Mapping[str, Array]) -> None:
+        for _, loss in self.parts:
+            loss.check(model, arrays)
+
+    def describe(self) -> str:
+        return " + ".join(f"{factor} * {loss.describe()}" for factor, loss in self.parts)
+
+    def weighted(self, weight: str) -> Loss:
+        return LossSum(tuple((factor, loss.weighted(weight)) for factor, loss in self.parts))
+
+
+def _over(inputs: dict[str, Input], part: Attached) -> Attached:
+    """A loss over ``inputs`` of the same names, to which its others are added. Raises :class:`InputError`."""
+    for target in part.targets:
+        first = inputs.setdefault(target.name, target)
+        if first.type != target.type:
+            raise InputError(
+                f"one loss takes the target {target.name!r} as {first.type}, another as {target.type}: "
+                "give them different names"
+            )
+    shared: dict[Value, Value] = {each: inputs[each.name] for each in part.targets if inputs[each.name] is not each}
+    value, *metrics = rebuild([part.value, *part.metrics.values()], shared)
+    return Attached(part.targets, value, dict(zip(part.metrics, metrics, strict=True)))
+
+
+def _metrics_of(parts: list[Attached]) -> dict[str, Value]:
+    """The metrics of losses by name, before which the target stands where several have one; of a target the first."""
+    measured = [(name, part.targets[0].name, value) for part in parts for name, value in part.metrics.items()]
+    distinct = Counter(name for name, _ in {(name, target) for name, target, _ in measured})
+    metrics: dict[str, Value] = {}
+    for name, target, value in measured:
+        metrics.setdefault(name if distinct[name] == 1 else f"{target}_{name}", value)
+    return metrics
+
+
+class ElementLoss(Loss):
+    """A loss that is the mean or the sum of the losses of elements. Subclasses are dataclasses with these fields."""
+
+    reduction: str
 
     def __post_init__(self) -> None:
         if self.reduction not in ("mean", "sum"):
             raise InputError(f'{type(self).__name__}: reduction must be "mean" or "sum", not {self.reduction!r}')
 
     @property
-    def targets(self) -> tuple[str, ...]:
-        return (self.target,)
-
-    @property
     def over_examples(self) -> str | None:
         return self.reduction
 
+    @abstractmethod
+    def elements(self, model: Graph) -> Elements:
+        """The losses of the elements of a model's outputs. Raises :class:`InputError`."""
+
     def attach(self, model: Graph) -> Attached:
-        prediction = output_of(model, self.output)
+        elements = self.elements(model)
+        return Attached(elements.targets, self.reduced(elements.each, elements.counts), elements.metrics)
+
+    def reduced(self, each: Value, counts: Value | None = None) -> Value:
+        """Sum of the elements, or their mean, which is that over what they count."""
+        if self.reduction == "mean" and counts is None:
+            mean: Value = ReduceMean(axes=None, keepdims=False)(each)
+            return mean
+        return total(each) if counts is None or self.reduction == "sum" else total(each) / total(counts)
+
+    def float_output(self, model: Graph, name: str | None) -> Value:
+        """A model's output as losses take it, 16-bit floats widened. Raises :class:`InputError` for other types."""
+        prediction = output_of(model, name)
         if not prediction.dtype.is_float:
             raise InputError(
                 f"{type(self).__name__}: output {prediction.name!r} is {prediction.type}, which is not a float type"
             )
-        if self.target in {value.name for value in model.inputs}:
+        return as_dtype(prediction, accumulator(prediction.dtype))
+
+    def new_input(self, model: Graph, name: str, type_: TensorType) -> Input:
+        """An input of the loss. Raises :class:`InputError` for a name that the model has."""
+        if name in {value.name for value in model.inputs}:
             raise InputError(
-                f"{type(self).__name__}: {model.name} has an input {self.target!r} already; name the target otherwise"
+                f"{type(self).__name__}: {model.name} has an input {name!r} already; name the target otherwise"
             )
-        prediction = as_dtype(prediction, accumulator(prediction.dtype))
-        target = Input(self.target_type(prediction.type), self.target)
-        return Attached((target,), self.value(prediction, target), self.metrics(prediction, target))
+        return Input(type_, name)
+
+    def weighted(self, weight: str) -> Loss:
+        return Weighted(self, weight)
+
+    def describe(self) -> str:
+        """Fields that are not part of ``repr`` are told where they are not at their defaults, so that checkpoints from
+        before there were such fields stay valid."""
+        later = [item for item in dataclasses.fields(self) if not item.repr]  # type: ignore[arg-type]
+        values = {item.name: getattr(self, item.name) for item in later if getattr(self, item.name) != item.default}
+        return f"{self}, {values}" if values else str(self)
+
+
+@dataclass(frozen=True)
+class Weighted(Loss):
+    """A loss with a weight for each example: the sum of weights times losses, for a mean divided by that of weights.
+
+    Elements that count more than others in the loss itself, or nothing, as ignored labels do, multiply their weights.
+    The loss is 0 where all weights are.
+    """
+
+    loss: ElementLoss
+    weight: str = "weight"
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return (*self.loss.targets, self.weight)
+
+    @property
+    def over_examples(self) -> str | None:
+        return "sum" if self.loss.reduction == "sum" else None
+
+    def attach(self, model: Graph) -> Attached:
+        elements = self.loss.elements(model)
+        each = elements.each
+        if self.weight in self.loss.targets or not each.rank:
+            raise InputError(f"{self.loss.describe()} cannot have the weight of each example in {self.weight!r}")
+        weight = self.loss.new_input(model, self.weight, each.type.with_shape(each.shape[:1]))
+        beside = reshape(weight, (each.shape[0], *[1] * (each.rank - 1)))
+        value = total(each * beside)
+        if self.loss.reduction == "mean":
+            counts = total(Expand(shape=each.shape)(beside) if elements.counts is None else beside * elements.counts)
+            value = value / Where()(counts > 0.0, counts, 1.0)
+        return Attached((*elements.targets, weight), value, elements.metrics)
+
+    def check(self, model: Graph, arrays: Mapping[str, Array]) -> None:
+        self.loss.check(model, arrays)
+        weights = np.asarray(arrays[self.weight])
+        wrong = ~((weights >= 0) & (weights < np.inf))
+        if wrong.any():
+            place, value = first_wrong(weights, wrong)
+            raise InputError(f"weights must be finite and not negative, but {self.weight!r} is {value} at {place}")
+
+    def describe(self) -> str:
+        return f"Weighted({self.loss.describe()}, {self.weight!r})"
+
+
+@dataclass(frozen=True)
+class OutputLoss(ElementLoss):
+    """A loss that compares one output of the model with one target input."""
+
+    target: str = "target"
+    output: str | None = None
+    reduction: str = "mean"
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return (self.target,)
+
+    def compared(self, model: Graph) -> tuple[Value, Input]:
+        """The output, and the target that it is compared with."""
+        prediction = self.float_output(model, self.output)
+        return prediction, self.new_input(model, self.target, self.target_type(prediction.type))
+
+    def elements(self, model: Graph) -> Elements:
+        both = self.compared(model)
+        return Elements((both[1],), self.each(*both), self.counts(*both), self.metrics(*both))
+
+    def attach(self, model: Graph) -> Attached:
+        both = self.compared(model)
+        return Attached((both[1],), self.value(*both), self.metrics(*both))
 
     def target_type(self, prediction: TensorType) -> TensorType:
         """The target's type: that of the prediction (16-bit floats were widened)."""
         return prediction
 
-    @abstractmethod
+    def each(self, prediction: Value, target: Value) -> Value:
+        """The loss of each element, or of each example. Raises :class:`InputError` where only :meth:`value` is
+        defined."""
+        raise InputError(f"{type(self).__name__} does not say what the loss of each element is: define each()")
+
+    def counts(self, prediction: Value, target: Value) -> Value | None:
+        """What each of them counts in a mean, by which :meth:`each` has multiplied it; None where all count 1."""
+        return None
+
     def value(self, prediction: Value, target: Value) -> Value:
         """The loss, a scalar."""
+        return self.reduced(self.each(prediction, target), self.counts(prediction, target))
 
     def metrics(self, prediction: Value, target: Value) -> dict[str, Value]:
         """Scalars to report beside the loss."""
         return {}
-
-    def reduced(self, each: Value) -> Value:
-        """Mean or sum of the elements."""
-        operator = ReduceMean if self.reduction == "mean" else ReduceSum
-        result: Value = operator(axes=None, keepdims=False)(each)
-        return result
 
 
 def output_of(model: Graph, name: str | None) -> Value:
@@ -136,10 +337,28 @@ def scalar(value: Value, what: str) -> Value:
     return reshape(value, ())
 
 
+def total(value: Value) -> Value:
+    """The sum of all elements."""
+    result: Value = ReduceSum(axes=None, keepdims=False)(value)
+    return result
+
+
 def share(right: Value) -> Value:
     """The part of elements that are true, in f32."""
     result: Value = ReduceMean(axes=None, keepdims=False)(Cast(to=f32)(right))
     return result
+
+
+def checked_weights(what: str, weights: Any) -> tuple[float, ...]:
+    """Weights as numbers. Raises :class:`InputError` for what are none, and for those that no weight can be."""
+    try:
+        numbers = tuple(float(weight) for weight in weights)
+    except (TypeError, ValueError):
+        raise InputError(f"{what} must be a sequence of numbers, not {kind_of(weights)}") from None
+    wrong = [number for number in numbers if not 0 <= number < float("inf")]
+    if wrong:
+        raise InputError(f"{what} must be finite numbers that are not negative, not {wrong[0]}")
+    return numbers
 
 
 def first_wrong(array: Array, wrong: Array) -> tuple[list[int], Any]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from glowtrain.errors import BindingError, DifferentiationError, InputError
 from glowtrain.graph import Graph, Input, Value
-from glowtrain.losses.base import Attached, Loss, LossFunction, output_of, scalar
-from glowtrain.losses.classification import bce_with_logits, nll, softmax_cross_entropy
-from glowtrain.losses.regression import huber, l1, mse
+from glowtrain.losses.base import Attached, Loss, LossFunction, OutputLoss, output_of, scalar
+from glowtrain.losses.classification import bce_with_logits, focal, nll, softmax_cross_entropy
+from glowtrain.losses.embedding import cosine, cosine_embedding, triplet
+from glowtrain.losses.regression import huber, kl, l1, mse
 from glowtrain.presentation.messages import kind_of, nearest
+from glowtrain.presentation.words import kind_of, nearest
 from glowtrain.types import Spec, TensorType
 
 
@@ -92,13 +94,36 @@ NAMED: dict[str, Callable[..., Loss]] = {
     "l1": l1,
     "huber": huber,
     "bce_with_logits": bce_with_logits,
+    "focal": focal,
+    "kl": kl,
+    "cosine": cosine,
+    "cosine_embedding": cosine_embedding,
+    "triplet": triplet,
 }
 """The losses by name."""
 
 
 def by_name(name: str, output: str | None = None) -> Loss:
-    """The loss of that name in :data:`NAMED`, on an ``output`` of the model, else the model's scalar output."""
-    return NAMED[name](output=output) if name in NAMED else ModelOutput(name)
+    """The loss of that name in :data:`NAMED`, on an ``output`` of the model, else the model's scalar output.
+
+    Raises :class:`InputError` where an output is named for a loss that compares several.
+    """
+    if name not in NAMED:
+        return ModelOutput(name)
+    loss = NAMED[name]()
+    if output is None:
+        return loss
+    if not isinstance(loss, OutputLoss):
+        raise InputError(f"{name} compares several outputs with each other, so none can be chosen for it")
+    return replace(loss, output=output)
+
+
+def weighted(loss: str | Loss, weight: str = "weight") -> Loss:
+    """The loss with a weight for each example, from one more input: sum(weight * loss) / sum(weight) for a mean.
+
+    Raises :class:`InputError` for a loss of which nothing says what it is for each example, such as a function.
+    """
+    return as_loss(loss).weighted(weight)
 
 
 def as_loss(loss: str | Loss | LossFunction) -> Loss:

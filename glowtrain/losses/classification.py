@@ -2,30 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from glowtrain.errors import InputError
-from glowtrain.graph import Graph, Value
-from glowtrain.losses.base import Loss, OutputLoss, first_wrong, output_name, share
+from glowtrain.graph import Graph, Input, Value, constant
+from glowtrain.losses.base import Loss, OutputLoss, checked_weights, first_wrong, output_name, share, total
 from glowtrain.ops.elementwise.activation import Softplus
-from glowtrain.ops.elementwise.logic import Cast, Equal, Greater
+from glowtrain.ops.elementwise.extrema import Max
+from glowtrain.ops.elementwise.logic import Cast, Equal, Greater, Where
+from glowtrain.ops.elementwise.transcendental import Exp
 from glowtrain.ops.indexing.arg_extrema import ArgMax
 from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
-from glowtrain.ops.reduce.reduction import ReduceSum
+from glowtrain.ops.reduce.reduction import ReduceMean
+from glowtrain.ops.reduce.softmax import LogSoftmax
 from glowtrain.ops.tensor.move import Transpose, reshape
+from glowtrain.presentation.words import plural
 from glowtrain.types import Array, TensorType, f32, i64
+
+Weights = Sequence[float] | Array
+
+LEAST_WRONG = 1e-8
+"""Below it 1 - p is no number whose power has a gradient."""
 
 
 @dataclass(frozen=True)
 class BCEWithLogits(OutputLoss):
-    """-target log σ(x) - (1 - target) log(1 - σ(x)) = softplus(x) - target x, for logits x; targets in [0, 1]."""
+    """-target log σ(x) - (1 - target) log(1 - σ(x)) = softplus(x) - target x, for logits x; targets in [0, 1].
 
-    def value(self, prediction: Value, target: Value) -> Value:
-        return self.reduced(Softplus()(prediction) - target * prediction)
+    ``pos_weight`` multiplies the first term: one number, or one for each element of the last axis.
+    """
+
+    pos_weight: float | Weights | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pos_weight is None:
+            return
+        single = np.ndim(self.pos_weight) == 0
+        numbers = checked_weights("pos_weight", [self.pos_weight] if single else self.pos_weight)
+        object.__setattr__(self, "pos_weight", numbers[0] if single else numbers)
+
+    def each(self, prediction: Value, target: Value) -> Value:
+        more = None if self.pos_weight is None else np.array(self.pos_weight, prediction.dtype.numpy) - 1
+        result: Value
+        if more is None:
+            result = Softplus()(prediction) - target * prediction
+        else:
+            result = (1.0 - target) * prediction + (1.0 + more * target) * Softplus()(-prediction)
+        return result
+
+    def compared(self, model: Graph) -> tuple[Value, Input]:
+        prediction, target = super().compared(model)
+        last = prediction.shape[-1] if prediction.rank else 1
+        if isinstance(self.pos_weight, tuple) and len(self.pos_weight) != last:
+            raise InputError(
+                f"pos_weight has {plural(len(self.pos_weight), 'number')}, but the last axis of output "
+                f"{output_name(model, self.output)!r} of {model.name} has {last}"
+            )
+        return prediction, target
 
     def metrics(self, prediction: Value, target: Value) -> dict[str, Value]:
         return {"accuracy": share(Equal()(Greater()(prediction, 0.0), Greater()(target, 0.5)))}
@@ -42,17 +80,27 @@ class BCEWithLogits(OutputLoss):
 
 @dataclass(frozen=True)
 class ClassLoss(OutputLoss):
-    """A loss over classes. Labels are i64, of the output's shape without the axis of the classes."""
+    """A loss over classes. Labels are i64, of the output's shape without the axis of the classes.
+
+    ``class_weight``: what a label of each class counts; a mean divides by what all labels count together.
+    """
 
     axis: int = -1
     ignore_index: int | None = None
+    class_weight: Weights | None = field(default=None, repr=False)
 
     operator: ClassVar[Any]
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.class_weight is not None:
+            object.__setattr__(self, "class_weight", checked_weights("class_weight", self.class_weight))
+
     @property
     def over_examples(self) -> str | None:
-        """A mean over those labels that count is none over examples."""
-        return None if self.ignore_index is not None and self.reduction == "mean" else self.reduction
+        """A mean over what labels count is none over examples."""
+        counted = self.ignore_index is not None or self.class_weight is not None
+        return None if counted and self.reduction == "mean" else self.reduction
 
     def class_axis(self, prediction: TensorType) -> int:
         """The axis of the classes, counted from the front."""
@@ -75,11 +123,38 @@ class ClassLoss(OutputLoss):
         classes = prediction.shape[-1]
         return reshape(prediction, (prediction.type.size // classes, classes))
 
+    def each(self, prediction: Value, target: Value) -> Value:
+        return reshape(self.apply("none", prediction, target), target.shape)
+
+    def counts(self, prediction: Value, target: Value) -> Value | None:
+        labels, operator = reshape(target, (target.type.size,)), self.operator(ignore_index=self.ignore_index)
+        counts = operator.counts(self.rows(prediction), labels, self.weights(prediction))
+        return None if counts is None else reshape(counts, target.shape)
+
     def value(self, prediction: Value, target: Value) -> Value:
-        labels = reshape(target, (target.type.size,))
-        result = self.operator(reduction=self.reduction, ignore_index=self.ignore_index)(self.rows(prediction), labels)
+        return self.apply(self.reduction, prediction, target)
+
+    def apply(self, reduction: str, prediction: Value, target: Value) -> Value:
+        """The operator's loss: of each label, or reduced by the operator."""
+        operator = self.operator(reduction=reduction, ignore_index=self.ignore_index)
+        labels, weights = reshape(target, (target.type.size,)), self.weights(prediction)
+        result = operator(self.rows(prediction), labels, *([] if weights is None else [weights]))
         loss: Value = result[0] if isinstance(result, tuple) else result
         return loss
+
+    def weights(self, prediction: Value) -> Value | None:
+        """``class_weight`` in the type of the prediction."""
+        return None if self.class_weight is None else constant(np.array(self.class_weight, prediction.dtype.numpy))
+
+    def compared(self, model: Graph) -> tuple[Value, Input]:
+        prediction, target = super().compared(model)
+        classes = prediction.shape[self.class_axis(prediction.type)]
+        if self.class_weight is not None and len(self.class_weight) != classes:
+            raise InputError(
+                f"class_weight has {plural(len(self.class_weight), 'number')}, but output "
+                f"{output_name(model, self.output)!r} of {model.name} has {classes} classes"
+            )
+        return prediction, target
 
     def metrics(self, prediction: Value, target: Value) -> dict[str, Value]:
         best = ArgMax(axis=self.class_axis(prediction.type), keepdims=False)(prediction)
@@ -87,7 +162,6 @@ class ClassLoss(OutputLoss):
         if self.ignore_index is None:
             return {"accuracy": share(right)}
         counted = Cast(to=f32)(~Equal()(target, self.ignore_index))
-        total = ReduceSum(axes=None, keepdims=False)
         return {"accuracy": total(Cast(to=f32)(right) * counted) / total(counted)}
 
     def check(self, model: Graph, arrays: Mapping[str, Array]) -> None:
@@ -118,10 +192,67 @@ class ClassLoss(OutputLoss):
 
 @dataclass(frozen=True)
 class SoftmaxCrossEntropy(ClassLoss):
-    """-log softmax(scores)[label]"""
+    """-log softmax(scores)[label]
+
+    ``label_smoothing`` mixes that share of the mean over all classes in, of -log softmax(scores)[class] times the
+    class's weight. Source: Szegedy et al., Rethinking the Inception Architecture (2015), section 7, as
+    torch.nn.CrossEntropyLoss.
+    """
 
     target: str = "labels"
+    label_smoothing: float = field(default=0.0, repr=False)
     operator: ClassVar[Any] = SoftmaxCrossEntropyLoss
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.label_smoothing <= 1:
+            raise InputError(f"label_smoothing must be from 0 to 1, not {self.label_smoothing}")
+
+    def each(self, prediction: Value, target: Value) -> Value:
+        exact = super().each(prediction, target)
+        if not self.label_smoothing:
+            return exact
+        return (1.0 - self.label_smoothing) * exact + self.label_smoothing * self.uniform(prediction, target)
+
+    def uniform(self, prediction: Value, target: Value) -> Value:
+        """The cross entropy of each sample with the uniform distribution, classes by their weights."""
+        log_prob, weights = LogSoftmax(axis=1)(self.rows(prediction)), self.weights(prediction)
+        weighted = log_prob if weights is None else log_prob * weights
+        each = reshape(-ReduceMean(axes=(1,), keepdims=False)(weighted), target.shape)
+        return each if self.ignore_index is None else Where()(Equal()(target, self.ignore_index), 0.0, each)
+
+    def value(self, prediction: Value, target: Value) -> Value:
+        if not self.label_smoothing:
+            return super().value(prediction, target)
+        return self.reduced(self.each(prediction, target), self.counts(prediction, target))
+
+
+@dataclass(frozen=True)
+class Focal(ClassLoss):
+    """(1 - p)^gamma -log p for the probability p = softmax(scores)[label]: what is right already counts less.
+
+    Source: Lin et al., Focal Loss for Dense Object Detection (2017), eq. 5, for any number of classes; its α are
+    ``class_weight``, by which a mean divides here.
+    """
+
+    target: str = "labels"
+    gamma: float = 2.0
+    operator: ClassVar[Any] = SoftmaxCrossEntropyLoss
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.gamma < float("inf"):
+            raise InputError(f"gamma must be a number that is not negative, not {self.gamma}")
+
+    def each(self, prediction: Value, target: Value) -> Value:
+        plain = replace(self, class_weight=None)
+        cross_entropy = ClassLoss.each(plain, prediction, target)
+        wrong = Max()(1.0 - Exp()(-cross_entropy), LEAST_WRONG)
+        each: Value = cross_entropy * wrong**self.gamma
+        return each if self.class_weight is None else each * self.counts(prediction, target)
+
+    def value(self, prediction: Value, target: Value) -> Value:
+        return self.reduced(self.each(prediction, target), self.counts(prediction, target))
 
 
 @dataclass(frozen=True)
@@ -138,10 +269,30 @@ def softmax_cross_entropy(
     *,
     axis: int = -1,
     ignore_index: int | None = None,
+    class_weight: Weights | None = None,
+    label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Loss:
-    """Cross entropy of unscaled scores, whose classes are on ``axis``, and i64 labels."""
-    return SoftmaxCrossEntropy(labels, output, reduction, axis, ignore_index)
+    """Cross entropy of unscaled scores, whose classes are on ``axis``, and i64 labels.
+
+    ``class_weight``: what a label of each class counts, one number for each, of which a mean is the weighted mean;
+    ``label_smoothing``: see :class:`SoftmaxCrossEntropy`.
+    """
+    return SoftmaxCrossEntropy(labels, output, reduction, axis, ignore_index, class_weight, label_smoothing)
+
+
+def focal(
+    labels: str = "labels",
+    output: str | None = None,
+    *,
+    gamma: float = 2.0,
+    axis: int = -1,
+    ignore_index: int | None = None,
+    class_weight: Weights | None = None,
+    reduction: str = "mean",
+) -> Loss:
+    """Cross entropy in which labels that are right already count less. See :class:`Focal`."""
+    return Focal(labels, output, reduction, axis, ignore_index, class_weight, gamma)
 
 
 def nll(
@@ -150,12 +301,22 @@ def nll(
     *,
     axis: int = -1,
     ignore_index: int | None = None,
+    class_weight: Weights | None = None,
     reduction: str = "mean",
 ) -> Loss:
     """Negative log-likelihood: as :func:`softmax_cross_entropy`, for a model that gives log-probabilities."""
-    return NLL(labels, output, reduction, axis, ignore_index)
+    return NLL(labels, output, reduction, axis, ignore_index, class_weight)
 
 
-def bce_with_logits(target: str = "target", output: str | None = None, *, reduction: str = "mean") -> Loss:
-    """Binary cross entropy of logits and float targets in [0, 1]."""
-    return BCEWithLogits(target, output, reduction)
+def bce_with_logits(
+    target: str = "target",
+    output: str | None = None,
+    *,
+    pos_weight: float | Weights | None = None,
+    reduction: str = "mean",
+) -> Loss:
+    """Binary cross entropy of logits and float targets in [0, 1].
+
+    ``pos_weight``: what a positive counts, as a number or one for each element of the last axis.
+    """
+    return BCEWithLogits(target, output, reduction, pos_weight)

@@ -1,31 +1,38 @@
-"""Losses of numbers that are to be near their targets."""
+"""Losses of numbers, and of distributions, that are to be near their targets."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from glowtrain.errors import InputError
-from glowtrain.graph import Value
-from glowtrain.losses.base import Loss, OutputLoss
+from glowtrain.graph import Graph, Value
+from glowtrain.losses.base import Loss, OutputLoss, first_wrong
 from glowtrain.ops.elementwise.arithmetic import Abs
 from glowtrain.ops.elementwise.logic import Where
+from glowtrain.ops.elementwise.transcendental import Log
+from glowtrain.ops.reduce.reduction import ReduceSum
+from glowtrain.types import Array, TensorType
 
 
 @dataclass(frozen=True)
 class MSE(OutputLoss):
     """(prediction - target)²"""
 
-    def value(self, prediction: Value, target: Value) -> Value:
+    def each(self, prediction: Value, target: Value) -> Value:
         difference = prediction - target
-        return self.reduced(difference * difference)
+        return difference * difference
 
 
 @dataclass(frozen=True)
 class L1(OutputLoss):
     """|prediction - target|"""
 
-    def value(self, prediction: Value, target: Value) -> Value:
-        return self.reduced(Abs()(prediction - target))
+    def each(self, prediction: Value, target: Value) -> Value:
+        result: Value = Abs()(prediction - target)
+        return result
 
 
 @dataclass(frozen=True)
@@ -42,11 +49,39 @@ class Huber(OutputLoss):
         if not self.delta > 0:
             raise InputError(f"Huber: delta must be positive, not {self.delta}")
 
-    def value(self, prediction: Value, target: Value) -> Value:
+    def each(self, prediction: Value, target: Value) -> Value:
         difference = prediction - target
         size = Abs()(difference)
         near, far = 0.5 * difference * difference, self.delta * (size - 0.5 * self.delta)
-        return self.reduced(Where()(size <= self.delta, near, far))
+        result: Value = Where()(size <= self.delta, near, far)
+        return result
+
+
+@dataclass(frozen=True)
+class KL(OutputLoss):
+    """The sum over classes of target (log target - prediction), where that is 0 for a target of 0.
+
+    The output holds log-probabilities on the last axis, the target probabilities. Source: Kullback and Leibler, On
+    Information and Sufficiency (1951), as torch.nn.KLDivLoss with reduction="batchmean", over all axes but the last.
+    """
+
+    def each(self, prediction: Value, target: Value) -> Value:
+        some = target > 0.0
+        terms = Where()(some, target * (Log()(Where()(some, target, 1.0)) - prediction), 0.0)
+        result: Value = ReduceSum(axes=(-1,), keepdims=False)(terms)
+        return result
+
+    def target_type(self, prediction: TensorType) -> TensorType:
+        if not prediction.rank:
+            raise InputError(f"KL: an output of type {prediction} has no axis of classes")
+        return prediction
+
+    def check(self, model: Graph, arrays: Mapping[str, Array]) -> None:
+        target = np.asarray(arrays[self.target])
+        wrong = ~((target >= 0) & (target <= 1))
+        if wrong.any():
+            place, value = first_wrong(target, wrong)
+            raise InputError(f"{self.target!r} must be probabilities for kl, but is {value} at {place}")
 
 
 def mse(target: str = "target", output: str | None = None, *, reduction: str = "mean") -> Loss:
@@ -62,3 +97,8 @@ def l1(target: str = "target", output: str | None = None, *, reduction: str = "m
 def huber(target: str = "target", output: str | None = None, *, delta: float = 1.0, reduction: str = "mean") -> Loss:
     """Squared near 0, linear beyond ``delta``. See :class:`Huber`."""
     return Huber(target, output, reduction, delta)
+
+
+def kl(target: str = "target", output: str | None = None, *, reduction: str = "mean") -> Loss:
+    """The divergence of the target's probabilities from the output's, which are log-probabilities. See :class:`KL`."""
+    return KL(target, output, reduction)

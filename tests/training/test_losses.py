@@ -207,3 +207,118 @@ def test_an_unknown_loss_is_told_the_nearest() -> None:
         as_loss("mean_mse").attach(model_of(2))
     with pytest.raises(InputError, match=r"no loss 'hubber' \(the nearest is 'huber'\), and model has no output"):
         as_loss("hubber").attach(model_of(2))
+
+
+# --- weights, and sums ------------------------------------------------------------------------------------------------
+
+
+@gt.model(x=gt.f32["batch", 6])
+def two_heads(x: gt.Value) -> dict[str, gt.Value]:
+    x = gt.nn.tanh(gt.nn.linear(x, 8, name="trunk"))
+    return {"digit": gt.nn.linear(x, 4, name="digit"), "size": gt.nn.linear(x, 1, name="size")}
+
+
+def test_class_weights_are_as_many_as_classes() -> None:
+    for loss in (gt.losses.softmax_cross_entropy(class_weight=[1, 2, 3]), gt.losses.focal(class_weight=(1, 2, 3))):
+        with pytest.raises(InputError, match="class_weight has 3 numbers, but output 'y' of model has 4 classes"):
+            loss.attach(model_of(5, 4))
+    with pytest.raises(InputError, match="pos_weight has 3 numbers, but the last axis of output 'y' of model has 4"):
+        gt.losses.bce_with_logits(pos_weight=[1, 2, 3]).attach(model_of(5, 4))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gt.losses.nll(class_weight=[1.0, -1.0]), "class_weight must be finite .* not -1.0"),
+        (lambda: gt.losses.nll(class_weight=3), r"class_weight must be a sequence of numbers, not 3 \(int\)"),
+        (lambda: gt.losses.bce_with_logits(pos_weight=float("nan")), "pos_weight must be finite .* not nan"),
+        (lambda: gt.losses.softmax_cross_entropy(label_smoothing=1.5), "label_smoothing must be from 0 to 1, not 1.5"),
+        (lambda: gt.losses.focal(gamma=-1.0), "gamma must be a number that is not negative"),
+        (lambda: gt.losses.mse() * float("inf"), "finite number, not by inf"),
+        (lambda: gt.losses.weighted("loss"), "cannot be weighted: nothing says what the losses of its examples are"),
+        (lambda: gt.losses.by_name("triplet", "y"), "triplet compares several outputs"),
+    ],
+)
+def test_impossible_losses_are_refused(make: Callable[[], Loss], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("loss", "arrays", "message"),
+    [
+        (gt.losses.weighted("mse"), {"target": TARGET, "weight": np.array([1, -2.0])}, r"'weight' is -2.0 at \[1\]"),
+        (gt.losses.weighted("mse"), {"target": TARGET, "weight": np.array([np.nan])}, r"'weight' is nan at \[0\]"),
+        (gt.losses.cosine_embedding(), {"target": np.array([1, 0])}, r"must be 1 \(alike\) or -1 \(not\), but is 0"),
+        (gt.losses.kl(), {"target": np.array([0.5, -0.1])}, r"must be probabilities for kl, but is -0.1 at \[1\]"),
+        (0.5 * gt.losses.softmax_cross_entropy(), {"labels": np.array([4])}, "must hold classes from 0 to 3"),
+    ],
+)
+def test_impossible_targets_are_refused(loss: Loss, arrays: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        loss.check(model_of(2, 4), arrays)
+
+
+def test_losses_of_one_target_share_it() -> None:
+    loss = gt.losses.softmax_cross_entropy() + 0.5 * gt.losses.focal()
+    model, attached = attach(loss, 5, 4)
+    assert [value.name for value in attached.targets] == list(loss.targets) == ["labels"]
+    assert list(attached.metrics) == ["accuracy"]
+    parts = [value_of(part, SCORES, LABELS) for part in (gt.losses.softmax_cross_entropy(), gt.losses.focal())]
+    assert value_of(loss, SCORES, LABELS) == pytest.approx(parts[0] + 0.5 * parts[1])
+    with pytest.raises(
+        InputError, match=r"takes the target 't' as i64\[5\], another as f64\[5,4\]: give them different"
+    ):
+        (gt.losses.softmax_cross_entropy("t") + gt.losses.mse("t")).attach(model)
+
+
+def test_metrics_of_several_targets_are_told_apart() -> None:
+    loss = gt.losses.softmax_cross_entropy("a") + gt.losses.softmax_cross_entropy("b") + gt.losses.mse("c")
+    assert list(attach(loss, 5, 4)[1].metrics) == ["a_accuracy", "b_accuracy"]
+
+
+def test_sums_say_what_they_are() -> None:
+    loss = 2 * (gt.losses.mse() + 0.25 * gt.losses.l1())
+    assert loss.describe() == f"2.0 * {gt.losses.mse()} + 0.5 * {gt.losses.l1()}"
+    assert sum([gt.losses.mse(), gt.losses.l1()]) == gt.losses.mse() + gt.losses.l1()
+    assert [part.over_examples for part in (loss, loss + gt.losses.mse(reduction="sum"))] == ["mean", None]
+    for strange in (lambda: loss + 1, lambda: loss * "2", lambda: loss * loss, lambda: 1 + loss):
+        with pytest.raises(TypeError, match="unsupported operand|can't multiply"):
+            strange()
+
+
+def test_checkpoints_from_before_class_weights_stay_valid() -> None:
+    before = "SoftmaxCrossEntropy(target='labels', output=None, reduction='mean', axis=-1, ignore_index=None)"
+    assert gt.losses.softmax_cross_entropy().describe() == before
+    weights = gt.losses.softmax_cross_entropy(class_weight=[1, 2], label_smoothing=0.1)
+    assert weights.describe() == before + ", {'class_weight': (1.0, 2.0), 'label_smoothing': 0.1}"
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_focal_gradients_are_finite_where_labels_are_certain(gamma: float) -> None:
+    scores, loss = np.array([[100.0, 0.0], [0.0, 100.0], [1.0, 1.0]]), gt.losses.focal(gamma=gamma, ignore_index=-1)
+    model, attached = attach(loss, 3, 2)
+    (gradient,) = gt.gradients(attached.value, model.inputs)
+    graph = gt.Graph((*model.inputs, *attached.targets), {"g": gradient})
+    assert np.isfinite(evaluate(graph, {"y": scores, "labels": np.array([0, 0, -1])})[gradient]).all()
+
+
+def test_weights_of_examples_and_several_heads_in_a_trainer(random: np.random.Generator, backend: str) -> None:
+    x = random.standard_normal((24, 6)).astype(np.float32)
+    labels, size = random.integers(0, 4, 24), x[:, :1] * 2
+    loss = gt.losses.weighted(
+        gt.losses.softmax_cross_entropy(output="digit", class_weight=[1, 2, 1, 1], label_smoothing=0.1)
+        + 0.5 * gt.losses.mse("size", "size")
+    )
+    assert loss.targets == ("labels", "weight", "size")
+    trainer, other = (gt.Trainer(two_heads, loss, gt.optim.SGD(0.1), backend=backend) for _ in range(2))
+    weight = (np.arange(24) < 16).astype(np.float32)
+    trainer.step({"x": x, "labels": labels, "size": size, "weight": weight})
+    other.step({"x": x[:16], "labels": labels[:16], "size": size[:16], "weight": weight[:16]})
+    for name, array in trainer.parameters().items():
+        np.testing.assert_allclose(array, other.parameters()[name], rtol=1e-5, atol=1e-6)
+    history = trainer.fit((x, labels, weight, size), 1, 8, validation=(x, labels, weight, size))
+    assert np.isfinite(history["val_loss"]).all()  # though the weights of its last batch are 0
+    assert len(history["val_accuracy"]) == 1
+    with pytest.raises(InputError, match="nothing says that its loss is a mean"):
+        gt.Trainer(two_heads, loss, gt.optim.SGD(), micro_batches=2).fit((x, labels, weight, size), 1, 8)

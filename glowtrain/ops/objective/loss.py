@@ -77,7 +77,7 @@ class ClassLossOperator(Operator):
         """The loss as graph code."""
         dtype = accumulator(log_prob.dtype)
         losses = -self._picked(log_prob, labels)
-        counts = self._counts(log_prob, labels, weights)
+        counts = self.counts(log_prob, labels, weights)
         if counts is not None:
             losses = losses * counts
         if self.ignore_index is not None:
@@ -104,7 +104,7 @@ class ClassLossOperator(Operator):
         picked = reshape(GatherElements(axis=1)(log_prob, position), labels.shape)
         return as_dtype(picked, accumulator(log_prob.dtype))
 
-    def _counts(self, log_prob: Value, labels: Value, weights: Value | None) -> Value | None:
+    def counts(self, log_prob: Value, labels: Value, weights: Value | None) -> Value | None:
         """What each sample counts; None where all count 1."""
         dtype = accumulator(log_prob.dtype)
         if weights is None:
@@ -121,7 +121,7 @@ class ClassLossOperator(Operator):
 
     def pull(self, g: Value, log_prob: Value, labels: Value, weights: Value | None) -> Value:
         """The cotangent of each sample's -log_prob[label], shaped to broadcast over the classes."""
-        counts = self._counts(log_prob, labels, weights)
+        counts = self.counts(log_prob, labels, weights)
         each = as_dtype(g, accumulator(log_prob.dtype))
         if self.reduction == "mean":
             each = each / self._together(labels, counts)
@@ -134,7 +134,7 @@ class ClassLossOperator(Operator):
         """The cotangent of the weights: the losses of each class's samples, for "mean" less the mean, added up."""
         each = -self._picked(log_prob, labels)
         if self.reduction == "mean":
-            together = self._together(labels, self._counts(log_prob, labels, weights))
+            together = self._together(labels, self.counts(log_prob, labels, weights))
             each = (each - as_dtype(loss, each.dtype)) / together
         each = each * as_dtype(g, each.dtype)
         if self.ignore_index is not None:
