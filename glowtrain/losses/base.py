@@ -17,7 +17,7 @@ from glowtrain.graph.rewriting import rebuild
 from glowtrain.ops.elementwise.logic import Cast, Where
 from glowtrain.ops.reduce.reduction import ReduceMean, ReduceSum, accumulator, as_dtype
 from glowtrain.ops.tensor.move import Expand, reshape
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.messages import kind_of
 from glowtrain.types import Array, TensorType, f32
 
 LossFunction = Callable[[Mapping[str, Value], Mapping[str, Value]], Value]

@@ -13,7 +13,6 @@ from glowtrain.losses.classification import bce_with_logits, focal, nll, softmax
 from glowtrain.losses.embedding import cosine, cosine_embedding, triplet
 from glowtrain.losses.regression import huber, kl, l1, mse
 from glowtrain.presentation.messages import kind_of, nearest
-from glowtrain.presentation.words import kind_of, nearest
 from glowtrain.types import Spec, TensorType
 
 

@@ -20,7 +20,7 @@ from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss, SoftmaxCross
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.ops.reduce.softmax import LogSoftmax
 from glowtrain.ops.tensor.move import Transpose, reshape
-from glowtrain.presentation.words import plural
+from glowtrain.presentation.messages import plural
 from glowtrain.types import Array, TensorType, f32, i64
 
 Weights = Sequence[float] | Array
