@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from glowtrain import callbacks as callbacks
     from glowtrain import data, errors, grad, gradcheck, losses, nn, onnx_io, ops, optim, quantization
     from glowtrain import serving as serving
+    from glowtrain import sklearn as sklearn
     from glowtrain import torch as torch
     from glowtrain.backends.cpu.backend import Cpu
     from glowtrain.bundles import bundle, bundle_size, load_bundle, save_bundle_weights
@@ -73,7 +74,7 @@ _HOMES = {
 }
 _MODULES = (
     "callbacks", "data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim", "quantization",
-    "serving", "torch",
+    "serving", "sklearn", "torch",
 )  # fmt: skip
 
 # Without from_torch, torch and serving: whoever imports * need not have what these need.

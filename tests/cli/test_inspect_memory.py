@@ -138,7 +138,7 @@ def test_parts_of_a_batch_are_named_where_a_budget_needs_them(tmp_path: Path) ->
     assert found is not None, said
     assert int(found[2].replace(",", "")) <= 200 << 10
     assert f"repeat scan t<{found[1]} parts:" in done(*step, "--micro-batches", found[1])
-    assert "those of a training step" in refused(path, "--micro-batches", "4", status=2)
+    assert "--micro-batches: nothing is trained without --train" in refused(path, "--micro-batches", "4")
     assert "cannot be cut into 5 equal micro-batches" in refused(*step, "--micro-batches", "5")
 
 
@@ -159,5 +159,5 @@ def test_residuals_in_bf16_are_counted(tmp_path: Path) -> None:
         assert found is not None
         assert float(found[2]) == pytest.approx(2 * float(found[1]), rel=0.01)
         assert not re.search(line, done(*step, stage))
-    assert "those of a training step" in refused(path, "--residuals", "bf16", status=2)
+    assert "--residuals: nothing is trained without --train" in refused(path, "--residuals", "bf16")
     assert "residuals 'f16': say bf16" in refused(*step, "plan", "--residuals", "f16")
