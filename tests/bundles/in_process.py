@@ -90,9 +90,9 @@ class Instance:
             "context": 0,
             **changes,
         }
-        held = self._memory([self.module.interface.given.size])
+        held = self._memory([self.module.interface.init_arguments.size])
         (piece,) = held.pieces
-        _fill(self.module.interface.given, piece, given)
+        _fill(self.module.interface.init_arguments, piece, given)
         return self._checked(self.loaded.call("init", self.address, piece.ctypes.data), held)
 
     @property

@@ -226,7 +226,7 @@ def test_element_types_that_numpy_does_not_have(tmp_path: Path) -> None:
     (bits,) = (each for each in loader.Signature(loaded.manifest["functions"]["predict"], loader.NUMPY).inputs)
     assert bits.dtype == np.uint16
     with pytest.raises(BundleError, match=r"'x' is bf16\[2,5\], passed as its bits: an array of uint16"):
-        bits.taken([[1] * 5] * 2, "", BundleError)
+        bits.as_array([[1] * 5] * 2, "", BundleError)
 
 
 def test_threads_give_the_same_bits_and_calls_take_turns(tmp_path: Path) -> None:
@@ -401,9 +401,9 @@ def test_floats_are_no_labels_and_numpy_s_numbers_are_rates(folder: Path) -> Non
         with pytest.raises(BundleError, match="'lr' must be f32"):
             loaded.step(**batch, lr=number)
     tensor = loader.NamedTensor({"name": "mask", "dtype": "bool", "shape": [2]}, loader.NUMPY)
-    assert list(tensor.taken([True, 0], "", BundleError)) == [True, False]
+    assert list(tensor.as_array([True, 0], "", BundleError)) == [True, False]
     with pytest.raises(BundleError, match=r"'mask' must be bool\[2\]: numbers are taken, not floats"):
-        tensor.taken([0.5, 0.0], "", BundleError)
+        tensor.as_array([0.5, 0.0], "", BundleError)
     assert loaded.step(**batch, lr=np.float64(0.01)) == trainer().step(batch)
 
 

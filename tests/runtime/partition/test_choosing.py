@@ -127,8 +127,8 @@ def test_bytes_between_ranges_are_those_that_pass_between_parts(random: np.rando
             part = partition.parts[number]
             passed = [type_.nbytes for name, type_ in part.graph.input_types.items() if name != "x"]
             away = {name for other in partition.parts if other is not part for name in other.takes}
-            assert blocks.taken[at] == sum(passed)
-            assert blocks.given[at] == sum(size for name, size in given[number].items() if name in away)
+            assert blocks.bytes_in[at] == sum(passed)
+            assert blocks.bytes_out[at] == sum(size for name, size in given[number].items() if name in away)
 
 
 def test_a_weight_that_two_stages_read_counts_where_it_passes() -> None:
@@ -136,9 +136,9 @@ def test_a_weight_that_two_stages_read_counts_where_it_passes() -> None:
     graph = Graph((x,), {"y": Relu()(x @ weight) @ weight}, name="tied")
     blocks = blocks_of(graph)
     assert blocks.starts == (0, 1, 2)
-    assert blocks.taken[2, 3] == 4 * (4 * 8 + 8 * 8)
+    assert blocks.bytes_in[2, 3] == 4 * (4 * 8 + 8 * 8)
     last = cut_at(graph, [2], "interpreter").parts[1]
-    assert sum(type_.nbytes for type_ in last.graph.input_types.values()) == blocks.taken[2, 3]
+    assert sum(type_.nbytes for type_ in last.graph.input_types.values()) == blocks.bytes_in[2, 3]
 
 
 def test_balance_follows_the_devices_rates() -> None:
