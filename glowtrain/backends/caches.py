@@ -1,4 +1,4 @@
-"""The processor's data caches, as Linux shows them."""
+"""Read the sizes of the processor's data caches, as Linux shows them."""
 
 from __future__ import annotations
 

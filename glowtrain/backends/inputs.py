@@ -1,4 +1,4 @@
-"""A call's inputs as arrays of exactly the declared types."""
+"""Convert a call's inputs to arrays of exactly the declared types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process has to ask the system for before its code may use it."""
+"""Ask the system for permission to use registers that hold matrices (AMX), once for the process."""
 
 from __future__ import annotations
 

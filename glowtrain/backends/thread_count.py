@@ -1,4 +1,4 @@
-"""How many threads a step runs on, unless it is told, and how much work each takes at once."""
+"""Decide how many threads a step runs on, unless a person says it, and how much work each takes at once."""
 
 from __future__ import annotations
 

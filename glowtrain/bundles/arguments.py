@@ -1,4 +1,4 @@
-"""What people give to bundles, looked at before it is used. Each raises :class:`BundleError` for what it cannot be."""
+"""Check the arguments of bundles before they are used. Each check raises :class:`BundleError`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a bundle's variables lie in the memory that its caller gives them, and what they are at the start."""
+"""Lay out a bundle's variables in the memory that its caller provides, with their initial values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a bundle computes to one object file."""
+"""Compile what a bundle computes to one object file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked for as a bundle, and the module that it becomes, within the memory that there is."""
+"""Turn a request for a bundle into the module that is compiled, within the memory that there is."""
 
 from __future__ import annotations
 

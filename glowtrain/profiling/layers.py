@@ -1,4 +1,4 @@
-"""Which nodes and layers of a model the kernels of its program compute."""
+"""Attribute the kernels of a program to the nodes and layers of the model."""
 
 from __future__ import annotations
 

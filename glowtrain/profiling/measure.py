@@ -1,4 +1,4 @@
-"""Running a compiled graph with and without counters, and measuring the machine beside it."""
+"""Measure a compiled graph with and without counters, and the machine beside it."""
 
 from __future__ import annotations
 

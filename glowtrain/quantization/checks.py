@@ -1,4 +1,4 @@
-"""Arguments of other kinds than are wanted: said at once, and what to give instead."""
+"""Check the types of arguments, and say what to give instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A moment until which something is waited for."""
+"""Deadlines: a moment until which something is waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests and answers of the protocol, whichever way they came: what HTTP and gRPC decode to and encode from."""
+"""Requests and answers of the protocol, independent of the transport: what HTTP and gRPC decode to and encode from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the protocol asks for, whichever way it comes: the server's and models' state, answers, and the repository."""
+"""The inference service behind both transports: the server's and models' state, answers, and the repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which status an error has on either way: HTTP's numbers and gRPC's codes."""
+"""Map errors to statuses of both transports: HTTP's numbers and gRPC's codes."""
 
 from __future__ import annotations
 

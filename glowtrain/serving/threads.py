@@ -1,4 +1,4 @@
-"""Calls that take long, beside the event loop."""
+"""Run calls that take long in threads beside the event loop."""
 
 from __future__ import annotations
 

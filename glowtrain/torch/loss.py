@@ -1,4 +1,4 @@
-"""What a loss function must be, and what it must return."""
+"""Check a loss function, and what it returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a traced module's random numbers come from: our counter-based generator, not PyTorch's."""
+"""The random state of a traced module: our counter-based generator, not PyTorch's."""
 
 from __future__ import annotations
 

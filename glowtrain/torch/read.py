@@ -1,4 +1,4 @@
-"""From a functional graph of ATen operators to our graph code."""
+"""Translate a functional graph of ATen operators to our graph code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer's parameters and running statistics, back in the module that they came from."""
+"""Write a trainer's parameters and running statistics back to the module that they came from."""
 
 from __future__ import annotations
 

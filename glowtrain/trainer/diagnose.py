@@ -1,4 +1,4 @@
-"""Which value first went bad: a step that gave NaN or infinity, run again in the interpreter."""
+"""Find the value that first went bad: run a step that gave NaN or infinity again in the interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a person passes as data to arrays by the names of inputs."""
+"""Convert what a person passes as data to arrays by the names of inputs."""
 
 from __future__ import annotations
 

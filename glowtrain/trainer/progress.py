@@ -1,4 +1,4 @@
-"""What a person sees while training runs: a bar with loss, throughput and time left, and a line for each epoch."""
+"""Show progress while training runs: a bar with loss, throughput and time left, and a line for each epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native code over memory that each call names: nothing is copied, in or out."""
+"""Native instances over memory that each call names by address: nothing is copied, in or out."""
 
 from __future__ import annotations
 

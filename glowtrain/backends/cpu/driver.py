@@ -1,4 +1,4 @@
-"""Runs of a native step in a row, in one call: what ``driver.ll`` beside this module does, for arrays."""
+"""Run a native step several times in one call: what ``driver.ll`` beside this module does, for arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between a contraction and whoever finishes its sums: a kernel's bias, activation or update."""
+"""The interface of epilogues, which finish a contraction's sums: a bias, an activation or an update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions of a module's kernels: each structure is written once, equal texts are one function."""
+"""Write the functions of a module's kernels: each structure once, equal texts as one function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native code of Glowtrain's own that compiled steps need in this process: compiled, or had from a cache."""
+"""Compile native code of Glowtrain's own that steps need in this process, or take it from a cache."""
 
 from __future__ import annotations
 

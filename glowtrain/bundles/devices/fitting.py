@@ -1,4 +1,4 @@
-"""Whether a bundle fits into a processor's RAM, and if not, what would."""
+"""Decide whether a bundle fits into a processor's RAM, and if not, find what would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bundle takes on its processor: flash, memory and work, known before anything is linked."""
+"""Estimate what a bundle takes on its processor, flash, memory and work, before anything is linked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names in other languages."""
+"""Choose identifiers in other languages that clash with nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What functions check before they do anything."""
+"""Write the checks that a bundle's functions make before they do anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All variables to and from files, through callbacks of the caller."""
+"""Write and read files of all variables, through callbacks of the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making a handle ready, and its variables what they are at the start."""
+"""Initialise a handle, and set its variables to their initial values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared libraries of a bundle, by the linker that is installed."""
+"""Link shared libraries of a bundle with the installed linker."""
 
 from __future__ import annotations
 

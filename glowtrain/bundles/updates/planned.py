@@ -1,4 +1,4 @@
-"""What a training step takes that trains a part of a model, by its plan: what is not trained is constant."""
+"""Plan a training step that trains a part of a model, and tell what it takes: what is not trained is constant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a model that was read: a graph or a template."""
+"""Turn a model that was read into a graph or a template."""
 
 from __future__ import annotations
 

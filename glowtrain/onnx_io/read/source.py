@@ -1,4 +1,4 @@
-"""From a path, bytes or a ModelProto to a model whose structure is sound."""
+"""Read a path, bytes or a ModelProto, and check that the model's structure is sound."""
 
 from __future__ import annotations
 

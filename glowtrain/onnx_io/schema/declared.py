@@ -1,4 +1,4 @@
-"""What a model says that it takes and gives."""
+"""Read the declared inputs and outputs of a model."""
 
 from __future__ import annotations
 

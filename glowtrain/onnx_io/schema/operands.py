@@ -1,4 +1,4 @@
-"""What ONNX calls an operator's operands."""
+"""Look up what ONNX calls an operator's operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers of Python and NumPy, which a trace would make constants of."""
+"""Detect random numbers of Python and NumPy, which a trace would make constants of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch without its warnings, logs and dumps of graphs, while it does what nobody asked it for by name."""
+"""Silence PyTorch's warnings, logs and dumps of graphs while it does what nobody asked it for by name."""
 
 from __future__ import annotations
 

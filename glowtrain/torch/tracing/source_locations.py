@@ -1,4 +1,4 @@
-"""Which part of a module, and which line of its source, a traced operator comes from."""
+"""Source locations of traced operators: the part of a module, and the line of its source, that one comes from."""
 
 from __future__ import annotations
 

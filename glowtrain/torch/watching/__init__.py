@@ -1,1 +1,1 @@
-"""Whether what a compiled step works on is still what it was."""
+"""Guards of compiled steps: whether what one works on is still what it was."""

@@ -1,4 +1,4 @@
-"""Trainers as values: what a copy is made of."""
+"""Copy trainers: what a copy, or a pickle, is made of."""
 
 from __future__ import annotations
 

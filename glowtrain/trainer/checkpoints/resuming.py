@@ -1,4 +1,4 @@
-"""Where a run goes on that a checkpoint is of."""
+"""Resume a run from a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which equal parts a batch has, and whether they may be taken apart."""
+"""Choose the equal parts of a batch, and check that it may be split."""
 
 from __future__ import annotations
 

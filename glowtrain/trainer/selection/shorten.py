@@ -1,4 +1,4 @@
-"""Patterns for a set of parameters, as short as a person would write them."""
+"""Shorten a set of parameters to patterns, as a person would write them."""
 
 from __future__ import annotations
 

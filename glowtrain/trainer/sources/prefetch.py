@@ -1,4 +1,4 @@
-"""Items of an iterator, made by a thread while the caller does something else."""
+"""Prefetch items of an iterator in a thread while the caller does something else."""
 
 from __future__ import annotations
 

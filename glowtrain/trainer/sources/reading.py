@@ -1,4 +1,4 @@
-"""Batches as sources give them, as arrays by input name: named, checked against the first one, converted."""
+"""Read batches as sources give them: named, checked against the first one, converted to arrays by input name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model gives over all batches of a source: means of scalars, and outputs one behind the other."""
+"""Collect what a model gives over all batches of a source: means of scalars, and concatenated outputs."""
 
 from __future__ import annotations
 

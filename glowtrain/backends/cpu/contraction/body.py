@@ -1,4 +1,4 @@
-"""Straight-line multiply-adds: what the innermost loop of a kernel repeats."""
+"""Write the straight-line multiply-adds that the innermost loop of a kernel repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What choosing prices: a vector loop, and the arrangements of a contraction that have it."""
+"""The candidates that the cost model prices: a vector loop, and the arrangements of a contraction that have it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all kernels of tiles have in common: parameters, and what becomes of a tile's sums once they are taken."""
+"""Finish a tile: what all kernels of tiles share, their parameters and what becomes of the sums once they are taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The function around the kernels: layers of loops, packing, and tiles with what is left over at their ends."""
+"""Write the function around the kernels: layers of loops, packing, and tiles with what is left over at their ends."""
 
 from __future__ import annotations
 

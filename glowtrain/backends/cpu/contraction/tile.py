@@ -1,4 +1,4 @@
-"""What one call of a kernel computes: a tile of C, its points, the steps of its sums."""
+"""The register tile that one call of a kernel computes: its points, and the steps of its sums."""
 
 from __future__ import annotations
 

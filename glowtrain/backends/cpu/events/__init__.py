@@ -1,1 +1,1 @@
-"""The times of calls: the log that profiled code notes them in, and the text that does it."""
+"""Event logs of profiled code: when each call ran, and the text that appends to them."""

@@ -1,4 +1,4 @@
-"""Which loops of a nest are its task loops, and what there is to do."""
+"""Choose which loops of a nest are its task loops, and estimate the work of a task."""
 
 from __future__ import annotations
 

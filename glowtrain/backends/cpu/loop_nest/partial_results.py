@@ -1,4 +1,4 @@
-"""Accumulators of reductions on the stack, where there are too many for the registers."""
+"""Keep the accumulators of reductions on the stack where there are too many for the registers."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager, nullcontext
 
 from glowtrain.backends.cpu.contraction.copies.pack import TransposeTile, transpose_text
 from glowtrain.backends.cpu.loop_nest.byte_packs import packs
-from glowtrain.backends.cpu.loop_nest.chains import carried, recurrence
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
 from glowtrain.backends.cpu.loop_nest.cut import NOTHING, cut, moved, operations
+from glowtrain.backends.cpu.loop_nest.recurrences import carried, recurrence
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
 from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.cpu.loop_nest.scope import Context
@@ -119,7 +119,7 @@ class Nests(StatementWriter):
         if before is not None:
             self._chain(loop, before)
             return
-        lane = self._lane_of_chains(loop)
+        lane = self._lane_of_recurrence(loop)
         if lane is not None:
             self._side_by_side(loop, lane, whole=whole)
             return
@@ -166,13 +166,13 @@ class Nests(StatementWriter):
             self.write(loop.body)
             trips.next = [self.e.full(store.value)]
 
-    def _lane_of_chains(self, loop: For) -> Index | None:
+    def _lane_of_recurrence(self, loop: For) -> Index | None:
         """The loop to run along the lanes where each point has a recurrence: one that leads to neighbours."""
-        chains = recurrence(loop)
-        width = 1 if chains is None else self._width(chains.body)
-        if chains is None or width == 1:
+        inner = recurrence(loop)
+        width = 1 if inner is None else self._width(inner.body)
+        if inner is None or width == 1:
             return None
-        work, free = NestOperations.of(chains.body), self.e.free
+        work, free = NestOperations.of(inner.body), self.e.free
         costs = {index: vector_cost(work, index, width, free) for index in loop.indices if index.extent > 1}
         best = min(costs, key=costs.__getitem__)
         apart = [access for access in work.accesses if slope(access.offset, best, free) not in (0, 1)]

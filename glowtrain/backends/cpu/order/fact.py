@@ -1,4 +1,4 @@
-"""What passes are told of the order in which sums are taken."""
+"""The fact of the backend by which passes learn in which order sums are taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order a kernel's sums are taken, as a value: what passes compare that cut kernels in slices."""
+"""The order in which a kernel takes its sums, as a value: passes that cut kernels in slices compare it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Many cores for one step: how many there are, the pool of threads, and the text of what is shared out."""
+"""Run a step on several cores: the pool of threads, and the code that shares a call out among them."""

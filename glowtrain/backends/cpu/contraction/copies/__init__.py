@@ -1,1 +1,1 @@
-"""Copies of operands in the form in which kernels read them, and prefetches of what is read next."""
+"""Copies that pack operands for the kernels, and prefetches of what is read next."""

@@ -1,4 +1,4 @@
-"""Copies that change the layout of an operand, so that the kernel reads it in whole vectors one after another."""
+"""Pack an operand: copy it in a layout that the kernel reads in whole vectors one after another."""
 
 from __future__ import annotations
 

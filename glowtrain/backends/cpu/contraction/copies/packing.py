@@ -1,4 +1,4 @@
-"""The text of functions that pack an operand (:mod:`glowtrain.backends.cpu.panels`)."""
+"""Write the functions that pack an operand in panels (:mod:`glowtrain.backends.cpu.panels`)."""
 
 from __future__ import annotations
 

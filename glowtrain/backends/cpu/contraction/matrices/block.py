@@ -1,4 +1,5 @@
-"""What one call of a kernel takes of a contraction in matrices: so many of A and of B, and their shape."""
+"""The block of a contraction that one call of a matrix kernel takes: so many matrices of A and of B, and their
+shape."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glowtrain.backends.cpu.loop_nest.chains import carried, recurrence
+from glowtrain.backends.cpu.loop_nest.recurrences import carried, recurrence
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.target import Target
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Let, Load, Ref, Statement, Store, Tensor
@@ -32,7 +32,7 @@ def chains(shape: Shape, axis: int, reverse: bool, dtype: DType = f32) -> Progra
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("shape", "axis"), [((7, 37), 0), ((7, 37), 1), ((3, 5, 19), 1), ((40,), 0), ((1, 5), 0)])
 @pytest.mark.parametrize("target", sorted(TARGETS))
-def test_chains(target: str, shape: Shape, axis: int, reverse: bool, dtype: DType) -> None:
+def test_recurrences(target: str, shape: Shape, axis: int, reverse: bool, dtype: DType) -> None:
     p = chains(shape, axis, reverse, dtype)
     check(p, feeds_of(np.random.default_rng(0), p), TARGETS[target])
 
@@ -71,7 +71,7 @@ def test_what_is_no_chain() -> None:
     assert carried(For((k,), (Store(half, (k + 1,), Load(half, (k,), 0)),), True)) is None, "the first trip loads"
 
 
-def test_chains_at_places_that_depend_on_data_stay_in_order() -> None:
+def test_recurrences_at_positions_that_depend_on_data_stay_in_order() -> None:
     y, at, n, k = Buffer("y", f32[8, 9], "output"), Buffer("at", i32[9], "input"), Index(8, "n"), Index(9, "k")
     store = Store(y, (n, Load(at, (k,))), Load(y, (n, k - 1), 0))
     assert recurrence(For((n,), (For((k,), (store,), True),))) is None

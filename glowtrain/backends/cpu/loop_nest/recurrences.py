@@ -1,4 +1,4 @@
-"""Recurrences along a loop: which ones can be kept in a register from trip to trip, and which run in lanes."""
+"""Recognise recurrences along a loop: which can be kept in a register from trip to trip, and which run in lanes."""
 
 from __future__ import annotations
 
