@@ -12,6 +12,7 @@ from compiled import close, compiled, pair, ramp, same_gradients
 from eager import net
 from torch import nn
 from torch._dynamo.convert_frame import compile_lock
+from torch.fx import traceback
 
 from glowtrain.torch import compile_step
 from glowtrain.torch.backend import CapturedFunction
@@ -121,17 +122,19 @@ FOUND: list[Any] = []
 def compute_beside() -> None:
     FOUND.append(own_gradient())
     FOUND.append(nn.BatchNorm1d(6, momentum=None)(ramp(4, 6)))
-    FOUND.append(torch.compiler.is_exporting())
+    with traceback.annotate({"mine": 1}):
+        FOUND.append("mine" in traceback.current_meta.get("custom", {}))
     FOUND.append(compile_lock.acquire(blocking=False))
 
 
 def test_a_trace_leaves_other_threads_alone() -> None:
     """Dynamo waits for it in them."""
-    module = Beside()
+    module, annotate = Beside(), traceback.annotate
     optimizer = torch.optim.SGD(module.layer.parameters(), 0.1)
     compile_step(module, nn.functional.mse_loss, optimizer)(ramp(4, 6), ramp(4, 3))
-    gradient, normalized, exporting, locked = FOUND
+    gradient, normalized, annotated, locked = FOUND
     torch.testing.assert_close(gradient, torch.full((3,), 7.0))
     close(normalized, nn.BatchNorm1d(6)(ramp(4, 6)))
-    assert not exporting
+    assert not annotated
     assert not locked
+    assert traceback.annotate is annotate

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from threading import get_ident
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.autograd import function
 from torch.distributions import Distribution
+from torch.fx import traceback
 from torch.fx._symbolic_trace import _orig_module_call as UNTRACED
 from torch.nn.functional import batch_norm
 from torch.nn.modules import transformer
@@ -30,13 +31,14 @@ def traceable(*, forward_only: bool) -> Iterator[None]:
     """Within, transformers believe what their callers say of masks, BatchNorm averages by tensors, and gradients of
     one's own are refused, unless the computation is wanted ``forward_only``. Distributions look at no elements, but
     where they are asked to (``validate_args=True``). Other threads compute as before."""
-    asked, exporting = function._is_setup_context_defined, torch.compiler.is_exporting
+    asked = function._is_setup_context_defined
     replaced: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
         (transformer, "_detect_is_causal_mask", _said_to_be_causal, transformer._detect_is_causal_mask),
         (function, "_is_setup_context_defined", asked if forward_only else _refused, asked),
         (_BatchNorm, "forward", _averaging(_BatchNorm.forward), _BatchNorm.forward),
-        (torch.compiler, "is_exporting", exporting, _no),  # calls of compiled modules would annotate the trace
+        (traceback, "annotate", traceback.annotate, _unannotated),  # as calls of compiled modules do during an export
     ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _, _ in replaced]
     for owner, name, here, elsewhere in replaced:
         setattr(owner, name, _by_thread(here, elsewhere))
     validated = Distribution._validate_args
@@ -44,8 +46,8 @@ def traceable(*, forward_only: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        for owner, name, _, before in replaced:
-            setattr(owner, name, before)
+        for owner, name, original in before:
+            setattr(owner, name, original)
         Distribution.set_default_validate_args(validated)
 
 
@@ -60,8 +62,8 @@ def _by_thread(here: Callable[..., Any], elsewhere: Callable[..., Any]) -> Calla
     return called
 
 
-def _no() -> bool:
-    return False
+def _unannotated(_: Any) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @contextmanager
