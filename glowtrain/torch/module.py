@@ -21,7 +21,7 @@ from glowtrain.torch.dtypes import OURS, THEIRS
 from glowtrain.torch.memory import array_of, check_device
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.tracing.trace import MODULE, Computation, Trace, traced
+from glowtrain.torch.tracing.trace import MODULE, Computation, Trace, name_in_module, traced
 from glowtrain.types import Array, Spec, type_of
 
 BATCH = "batch"
@@ -244,11 +244,6 @@ def variables_of(trace: Trace, tensors: Mapping[str, torch.Tensor], arrays: Mapp
             made[first] = Variable(first, arrays[first], trainable=trained)
         found[placeholder] = made[first]
     return found
-
-
-def name_in_module(full: str) -> str:
-    """The name of a parameter within its module, from that within the traced computation."""
-    return full.removeprefix(f"{MODULE}.")
 
 
 def _placeholder(trace: Trace, full: str) -> str:

@@ -54,6 +54,10 @@ class NonFiniteLossWarning(UserWarning):
     """A loss was NaN or infinite: its step has updated nothing."""
 
 
+class UnkeptAttributeWarning(UserWarning):
+    """A module's code changes attributes, to tensors say, which a compiled step does not."""
+
+
 class StepForShape:
     """A step for one shape of batches."""
 
@@ -171,6 +175,12 @@ def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdate
         computation, pytree.tree_map_only(torch.Tensor, lambda each: row_major(each.detach()).clone(), batch)
     )
     computation.assign()
+    if computation.unkept:
+        warn_caller(
+            f"the module or the loss changes attributes, which a compiled step leaves as they were "
+            f"({', '.join(computation.unkept)}): return them from the loss function, or register buffers",
+            UnkeptAttributeWarning,
+        )
     tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     if any(each.requires_grad for each in tensors) and not differentiates(trace):
         raise InputError("an argument requires a gradient, which a step does not give: detach() it")

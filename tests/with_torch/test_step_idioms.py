@@ -138,3 +138,56 @@ def test_options_of_the_backend() -> None:
     torch._dynamo.reset()
     with pytest.raises(Exception, match=r"has no options, and not threads"):
         torch.compile(module, backend="glowtrain", options={"threads": 2})(X)
+
+
+# --- attributes of modules -------------------------------------------------------------------------------------------
+
+
+class Keeping(nn.Module):
+    """What the last batch gave, in attributes that are no buffers; and settings that it shares with others."""
+
+    def __init__(self, settings: dict[str, list[float]]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.settings = settings
+        self.last: torch.Tensor | None = None
+        self.history: list[torch.Tensor] = []
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = self.newest = self.layer(x) * self.settings["scales"][0]
+        self.history.append(self.last)
+        self.calls += 1
+        return self.last
+
+
+def test_attributes_that_a_step_leaves_are_named() -> None:
+    module, teacher = Keeping({"scales": [1.0]}), Keeping({"scales": [1.0]})
+    history = module.history
+    step = compiled(module, lambda y, t: mse_loss(y, t) + mse_loss(y, teacher(X).detach()) + module.last.mean())
+    with pytest.warns(gtt.UnkeptAttributeWarning) as said:
+        assert step(X, torch.zeros(5, 3)).isfinite()
+    assert "(last, newest, Keeping.last, Keeping.newest, history, Keeping.history)" in str(said[0].message)
+    assert [each.filename for each in said] == [__file__]
+    assert module.history is history
+    for each in (module, teacher):
+        assert (each.last, each.history, hasattr(each, "newest"), each.calls) == (None, [], False, 1)
+
+
+@pytest.mark.filterwarnings("ignore::glowtrain.torch.UnkeptAttributeWarning")
+def test_settings_that_a_module_shares_stay_shared() -> None:
+    settings = {"scales": [1.0]}
+    module = Keeping(settings)
+    step = gtt.compile_step(module, mse_loss, torch.optim.SGD(module.parameters(), 0.0))
+    for scale in (1.0, 3.0):
+        settings["scales"][0] = scale
+        torch.testing.assert_close(step(X, torch.zeros(5, 3)), mse_loss(module(X), torch.zeros(5, 3)).detach())
+    assert module.settings is settings
+
+
+def test_a_graph_leaves_the_module_as_it_was() -> None:
+    settings = {"scales": [1.0]}
+    module = Keeping(settings)
+    gtt.from_torch(module, X).bind({"batch": 2})
+    assert module.settings is settings
+    assert (module.last, module.history, hasattr(module, "newest"), module.calls) == (None, [], False, 0)

@@ -29,6 +29,7 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.torch.aten import TABLE
+from glowtrain.torch.tracing.attributes import Assigned, Attributes
 from glowtrain.torch.tracing.drawn import nothing_drawn
 from glowtrain.torch.tracing.quiet import quiet
 from glowtrain.torch.tracing.source_locations import innermost_line
@@ -36,8 +37,6 @@ from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_observed
 from glowtrain.torch.tracing.tape import Connected, Tape, TapedMemory
 
 GRADIENT = "glowtrain::gradient"
-PLAIN = (int, float, complex, str, bytes, tuple, type(None))
-"""What modules count and remember beside tensors."""
 MODULE = "module"
 """What the module is called within a traced computation."""
 
@@ -64,8 +63,11 @@ class Originals:
         self._by_place: dict[tuple[Any, ...], torch.Tensor] = {}
         self.modules: set[torch.nn.Module] = set()
         """Those that were called."""
-        self.assigned: list[tuple[dict[str, Any], str, Any]] = []
-        """What modules have assigned to attributes that are no tensors: whose, which and what."""
+        self.attributes: Attributes | None = None
+        """What modules had before."""
+        self.assigned: list[Assigned] = []
+        self.unkept: list[str] = []
+        """Attributes of modules that were assigned or filled, with plain values and with others."""
 
     def take(self, arguments: Sequence[Any]) -> None:
         """Remember those among the arguments of a call."""
@@ -171,24 +173,38 @@ class Computation(torch.nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         before = list(self._buffers_in_place())
-        attributes = [(vars(part), vars(part).copy()) for part in self.modules()]
+        attributes = Attributes(dict(self.named_modules()))
+        self.originals.attributes = self.originals.attributes or attributes
         constant = [(each, each._version) for each in pytree.tree_leaves(inputs) if _is_constant(each)]
         mode = _Gradients(INSTEAD if self.forward_only else INSTEAD | REFUSED, self.originals)
-        with mode, calls_observed(self.originals.modules.add), nothing_drawn(self.generators):
+
+        def observe(called: torch.nn.Module) -> None:
+            self.originals.modules.add(called)
+            attributes.take(called, type(called).__name__)
+
+        with mode, calls_observed(observe), nothing_drawn(self.generators):
             results = self._function[0](*inputs)
         if any(each.requires_grad and each._version != version for each, version in constant):
             raise ModelError("what requires a gradient is written to a tensor that does not: write it under no_grad")
-        own = [
-            (now, name, value) for now, then in attributes for name, value in now.items() if value is not then.get(name)
-        ]
-        self.originals.assigned += [each for each in own if isinstance(each[-1], PLAIN)]
+        self.originals.assigned += attributes.assigned
+        self.originals.unkept += attributes.unkept
         for owner, name, buffer in before:
             self._write_back(owner, name, buffer)
         self.tape.record(results, inputs, dict(self.named_parameters(remove_duplicate=False)))
         return results
 
+    def restore(self) -> None:
+        """Give the modules the attributes that they had."""
+        if self.originals.attributes is not None:
+            self.originals.attributes.restore()
+
+    @property
+    def unkept(self) -> list[str]:
+        """The attributes that calls of the modules would have left with other tensors or contents."""
+        return [name_in_module(name) for name in dict.fromkeys(self.originals.unkept)]
+
     def assign(self) -> None:
-        """Leave in the modules what they have assigned, which export undoes: as calls of them do."""
+        """Leave in the modules the plain values that they have assigned, as calls of them do."""
         for owner, name, value in self.originals.assigned:
             owner[name] = value
 
@@ -215,6 +231,11 @@ class Computation(torch.nn.Module):
 def _is_constant(value: Any) -> bool:
     """Whether it is a tensor without a gradient, whose changes are counted."""
     return isinstance(value, torch.Tensor) and not value.requires_grad and not value.is_inference()
+
+
+def name_in_module(full: str) -> str:
+    """The name of a parameter within its module, from that within the traced computation."""
+    return full.removeprefix(f"{MODULE}.")
 
 
 @dataclass(frozen=True)
@@ -258,6 +279,8 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
         raise ModelError(f"the module cannot be traced{innermost_line(error)}: {error}") from None
     except Exception as error:  # noqa: BLE001  (a module may raise anything, and PyTorch does)
         raise ModelError(_untraceable(error)) from None
+    finally:
+        computation.restore()
     trace = replace(computation.originals.put_in(_trace(program)), others=computation.others)
     outside = {placeholder: trace.tensors[placeholder] for placeholder in trace.outside}
     numbers = {placeholder: number for number, placeholder in enumerate(trace.inputs)}
