@@ -1,7 +1,7 @@
 """What all optimizers share: hyperparameters as inputs, counters and slots as variables, clipping, decay, accumulation.
 
 Per update: average the accumulated gradients, clip by value, clip by global norm, add weight decay, then the
-optimizer's own rule. Everything is elementwise graph code apart from the sum in the global norm.
+optimizer's own rule. Everything is elementwise graph code apart from the sum in the global norm and Muon's products.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class Optimizer(ABC):
 
     given: ClassVar[frozenset[str]] = frozenset()
     """Which settings were given when the optimizer was made; the others are defaults. (Each optimizer has its own.)"""
+    scalars: ClassVar[tuple[str, ...]] = ()
+    """Slots that are one number for each parameter; all others have the parameter's shape."""
     decoupled: ClassVar[bool] = False
     """Weight decay acts on the parameter and not through the gradient."""
 
@@ -103,7 +105,7 @@ class Optimizer(ABC):
             raise InputError(f"{self.name}: {name} must be a number that is not negative, not {value}")
         if name.startswith("clip") and value == 0:
             raise InputError(f"{self.name}: {name} must be positive; use None for no clipping")
-        if name in ("beta1", "beta2", "alpha") and value >= 1:
+        if name in ("beta1", "beta2", "alpha", "rho") and value >= 1:
             raise InputError(f"{self.name}: {name} must be below 1, not {value}")
 
     def uses(self, name: str) -> bool:
@@ -113,6 +115,10 @@ class Optimizer(ABC):
     def slots(self) -> dict[str, float]:
         """The state kept for each parameter, by name, with what it is filled with at the start."""
         return {}
+
+    def slots_of(self, parameter: Variable) -> dict[str, float]:
+        """The same for one parameter, where not all have the same."""
+        return self.slots()
 
     def shared(self, hyper: Mapping[str, Value], t: Value) -> dict[str, Value]:
         """Scalars that all parameters' rules need beside the hyperparameters; ``t`` counts updates from 0."""
@@ -185,7 +191,7 @@ class _Step:
         """The mean gradient over the micro-batches so far; the running sum goes to ``<parameter>.accumulated``."""
         if self.last is None:
             return gradient
-        total = _slot(parameter, "accumulated", 0.0, gradient.dtype)
+        total = _slot(parameter, "accumulated", 0.0, gradient.dtype, parameter.shape)
         new = total + gradient
         values[total] = Where()(self.last, 0.0, new)
         return new * (1.0 / self.optimizer.accumulate)
@@ -207,8 +213,11 @@ class _Step:
         else:
             decayed = p
         kept = parameter.dtype if self.own_types else dtype
-        fills = optimizer.slots().items()
-        slots = {name: _slot(parameter, f"{optimizer.name}.{name}", fill, kept) for name, fill in fills}
+        shapes = dict.fromkeys(optimizer.scalars, ())
+        slots = {
+            name: _slot(parameter, f"{optimizer.name}.{name}", fill, kept, shapes.get(name, parameter.shape))
+            for name, fill in optimizer.slots_of(parameter).items()
+        }
         wide = {name: as_dtype(variable, dtype) for name, variable in slots.items()}
         new, new_slots = optimizer.rule(decayed, gradient, wide, h)
         self.keep(parameter, as_dtype(new, parameter.dtype), values)
@@ -251,9 +260,9 @@ def global_norm(gradients: list[Value], dtype: DType) -> Value:
     return result
 
 
-def _slot(parameter: Variable, name: str, fill: float, dtype: DType) -> Variable:
+def _slot(parameter: Variable, name: str, fill: float, dtype: DType, shape: tuple[int, ...]) -> Variable:
     """A variable of one number everywhere, which is in memory once."""
-    array = np.broadcast_to(np.asarray(fill, dtype.numpy), parameter.shape)
+    array = np.broadcast_to(np.asarray(fill, dtype.numpy), shape)
     return Variable(f"{parameter.name}.{name}", array, trainable=False)
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 from glowtrain.errors import InputError
 from glowtrain.graph import Value
 from glowtrain.ops.elementwise.arithmetic import Reciprocal, Sqrt
+from glowtrain.ops.elementwise.extrema import Max
 from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.elementwise.transcendental import Log, Tanh
 from glowtrain.optim.optimizer import Optimizer, Slots
@@ -56,12 +57,9 @@ class SGD(Optimizer):
 
 
 @dataclass(frozen=True)
-class Adam(Optimizer):
-    """m = β₁ m + (1-β₁) g, v = β₂ v + (1-β₂) g², p -= lr m̂ / (√v̂ + eps), with m̂ = m / (1-β₁ᵗ), v̂ = v / (1-β₂ᵗ).
-
-    Source: Kingma and Ba, Adam (ICLR 2015), algorithm 1; epsilon is added after the bias correction, as in
-    torch.optim.Adam (ONNX's preview operator adds it before).
-    """
+class MomentOptimizer(Optimizer):
+    """What takes means of gradients and of their squares: m = β₁ m + (1-β₁) g, v = β₂ v + (1-β₂) g²; updates count from
+    t = 1, m̂ = m / (1-β₁ᵗ), v̂ = v / (1-β₂ᵗ)."""
 
     _: KW_ONLY
     beta1: float = 0.9
@@ -78,11 +76,33 @@ class Adam(Optimizer):
             "root": Reciprocal()(Sqrt()(one_minus_power(hyper["beta2"], updates))),
         }
 
-    def rule(self, p: Value, g: Value, slots: Slots, h: Mapping[str, Value]) -> tuple[Value, Slots]:
+    def moments(self, g: Value, slots: Slots, h: Mapping[str, Value]) -> Slots:
+        """The new means."""
         m = slots["m"] + (1.0 - h["beta1"]) * (g - slots["m"])
-        v = h["beta2"] * slots["v"] + (1.0 - h["beta2"]) * (g * g)
-        divisor = Sqrt()(v) * h["root"] + h["eps"]
-        return p - h["lr"] * h["rate"] * (m / divisor), {"m": m, "v": v}
+        return {"m": m, "v": h["beta2"] * slots["v"] + (1.0 - h["beta2"]) * (g * g)}
+
+
+@dataclass(frozen=True)
+class Adam(MomentOptimizer):
+    """p -= lr m̂ / (√v̂ + eps); with ``amsgrad`` the largest v so far stands for v.
+
+    Source: Kingma and Ba, Adam (ICLR 2015), algorithm 1; epsilon is added after the bias correction, as in
+    torch.optim.Adam (ONNX's preview operator adds it before). amsgrad: Reddi et al., On the Convergence of Adam and
+    Beyond (ICLR 2018).
+    """
+
+    _: KW_ONLY
+    amsgrad: bool = False
+
+    def slots(self) -> dict[str, float]:
+        return {**super().slots(), **({"largest": 0.0} if self.amsgrad else {})}
+
+    def rule(self, p: Value, g: Value, slots: Slots, h: Mapping[str, Value]) -> tuple[Value, Slots]:
+        new = self.moments(g, slots, h)
+        if self.amsgrad:
+            new["largest"] = Max()(slots["largest"], new["v"])
+        divisor = Sqrt()(new["largest"] if self.amsgrad else new["v"]) * h["root"] + h["eps"]
+        return p - h["lr"] * h["rate"] * (new["m"] / divisor), new
 
 
 @dataclass(frozen=True)
@@ -161,6 +181,28 @@ class Adagrad(Optimizer):
     def rule(self, p: Value, g: Value, slots: Slots, h: Mapping[str, Value]) -> tuple[Value, Slots]:
         total = slots["sum"] + g * g
         return p - h["lr"] * h["slowed"] * (g / (Sqrt()(total) + h["eps"])), {"sum": total}
+
+
+@dataclass(frozen=True)
+class Adadelta(Optimizer):
+    """v = ρ v + (1-ρ) g², d = √(u + eps) / √(v + eps) g, u = ρ u + (1-ρ) d², p -= lr d.
+
+    Source: Zeiler, ADADELTA (arXiv:1212.5701), algorithm 1, as torch.optim.Adadelta.
+    """
+
+    lr: float = 1.0
+    _: KW_ONLY
+    rho: float = 0.9
+    eps: float = 1e-6
+
+    def slots(self) -> dict[str, float]:
+        return {"square": 0.0, "delta": 0.0}
+
+    def rule(self, p: Value, g: Value, slots: Slots, h: Mapping[str, Value]) -> tuple[Value, Slots]:
+        square = h["rho"] * slots["square"] + (1.0 - h["rho"]) * (g * g)
+        change = Sqrt()(slots["delta"] + h["eps"]) / Sqrt()(square + h["eps"]) * g
+        delta = h["rho"] * slots["delta"] + (1.0 - h["rho"]) * (change * change)
+        return p - h["lr"] * change, {"square": square, "delta": delta}
 
 
 def one_minus_power(base: Value, exponent: Value) -> Value:

@@ -19,7 +19,7 @@ from glowtrain.loops import For, Index, Statement, Store, call, rewrite_body, su
 from glowtrain.lower import lower, update_groups, updates
 from glowtrain.ops.core.family import Elementwise
 from glowtrain.ops.elementwise.transcendental import Transcendental
-from glowtrain.optim import optimizer, rules, schedules
+from glowtrain.optim import adam_variants, optimizer, rules, schedules
 from glowtrain.optimize import cse, scan, simplify
 from glowtrain.program.analysis import kernel_key, write_coverage
 from glowtrain.program.memory import packing, plan
@@ -312,13 +312,18 @@ OPTIMIZERS = [
     Mistake("first step damped", rules.SGD.shared, constant("_ < X", -0.5), trained("dampening")),
     Mistake(
         "bias correction missing",
-        rules.Adam.shared,
+        rules.MomentOptimizer.shared,
         wrap('Reciprocal()(one_minus_power(_["beta1"], _))', ones),
         trained("adam"),
     ),
-    Mistake("bias correction one step late", rules.Adam.shared, off_by_one("_ + 1.0"), trained("adam")),
-    Mistake("second moment corrected as the first", rules.Adam.shared, constant('"beta2"', "beta1"), trained("adam")),
-    Mistake("square of the gradient missing", rules.Adam.rule, keep("X * X"), trained("adam")),
+    Mistake("bias correction one step late", rules.MomentOptimizer.shared, off_by_one("_ + 1.0"), trained("adam")),
+    Mistake(
+        "second moment corrected as the first",
+        rules.MomentOptimizer.shared,
+        constant('"beta2"', "beta1"),
+        trained("adam"),
+    ),
+    Mistake("square of the gradient missing", rules.MomentOptimizer.moments, keep("X * X"), trained("adam")),
     Mistake(
         "epsilon inside of the root",
         rules.Adam.rule,
@@ -337,6 +342,18 @@ OPTIMIZERS = [
         "decay of the rate counts from 1", rules.Adagrad.shared, off_by_one("1.0 + X * _"), trained("adagrad decay")
     ),
     Mistake("sum of squares forgotten", rules.Adagrad.rule, keep('_["sum"] + X'), trained("adagrad")),
+    Mistake("largest square forgotten", rules.Adam.rule, keep('Max()(_["largest"], X)'), trained("amsgrad")),
+    Mistake("product of momenta forgotten", adam_variants.NAdam.rule, keep('X * _["now"]'), trained("nadam")),
+    Mistake("never rectified", adam_variants.RAdam.shared, constant("_ > X", 1e9), trained("radam")),
+    Mistake("largest gradient does not fade", adam_variants.Adamax.rule, keep('_["beta2"] * X'), trained("adamax")),
+    Mistake("changes not kept", rules.Adadelta.rule, keep('X * _["delta"]'), trained("adadelta rho")),
+    Mistake("direction not a sign", adam_variants.Lion.rule, keep("Sign()(X)"), trained("lion")),
+    Mistake(
+        "norm not a root",
+        adam_variants.orthogonal,
+        keep("Sqrt()(X)"),
+        suite(test_optim.test_muon_agrees_with_numpy, (3, 4), "interpreter"),
+    ),
     Mistake(
         "excluded parameter decays",
         optimizer.Optimizer.decays,

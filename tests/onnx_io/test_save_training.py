@@ -16,7 +16,7 @@ from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
 from glowtrain.ops.random.philox import Dropout, TrainingDropout
 from glowtrain.ops.reduce.reduction import ReduceMean
-from glowtrain.optim import SGD
+from glowtrain.optim import OPTIMIZERS, SGD, Warmup
 from glowtrain.trainer import Trainer
 from glowtrain.types import f32
 from tests.onnx_io.onnx_models import (
@@ -132,6 +132,12 @@ class TestTraining:
         assert set(names[2:]) <= initial
         outputs = [value.name for value in proto.graph.output]
         assert outputs == ["loss", *(f"{variable.name}.next" for variable in step.updates)]
+
+    @pytest.mark.parametrize("name", OPTIMIZERS)
+    def test_steps_of_all_optimizers_run_in_onnx_runtime(self, name: str) -> None:
+        trainer = Trainer(loaded(mlp()), "mse", OPTIMIZERS[name](schedule=Warmup(10)), backend="interpreter")
+        assert isinstance(trainer.graph, Graph)
+        runs_the_same(trainer.graph, 1e-4)
 
     def test_frozen_variables_are_inputs_without_new_values(self) -> None:
         graph = make_trainable(loaded(convnet(), batch=4))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,24 @@ import torch
 from torch.optim import lr_scheduler
 
 import glowtrain as gt
-from glowtrain.optim import SGD, Adagrad, Adam, AdamW, Constant, Cosine, Exponential, Optimizer, RMSProp, Step, Warmup
+from glowtrain.optim import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Constant,
+    Cosine,
+    Exponential,
+    Muon,
+    NAdam,
+    Optimizer,
+    RAdam,
+    RMSProp,
+    Step,
+    Warmup,
+)
 
 STEPS, SHAPES = 100, {"w": (3, 4), "b": (5,)}
 RANDOM = np.random.default_rng(5)
@@ -53,6 +70,19 @@ CASES: dict[str, tuple[Optimizer, Peer]] = {
         Adagrad(RATE, lr_decay=0.1, initial=0.5, weight_decay=0.01),
         peer("Adagrad", lr_decay=0.1, initial_accumulator_value=0.5, weight_decay=0.01),
     ),
+    "amsgrad": (Adam(RATE, amsgrad=True, weight_decay=0.01), peer("Adam", amsgrad=True, weight_decay=0.01)),
+    "amsgrad, decoupled": (AdamW(RATE, beta2=0.9, amsgrad=True), peer("AdamW", betas=(0.9, 0.9), amsgrad=True)),
+    "nadam": (NAdam(RATE), peer("NAdam")),
+    "nadam decay": (
+        NAdam(RATE, beta1=0.8, momentum_decay=0.1, weight_decay=0.01),
+        peer("NAdam", betas=(0.8, 0.999), momentum_decay=0.1, weight_decay=0.01),
+    ),
+    "radam": (RAdam(RATE), peer("RAdam")),
+    "radam decay": (RAdam(RATE, beta2=0.95, weight_decay=0.01), peer("RAdam", betas=(0.9, 0.95), weight_decay=0.01)),
+    "adamax": (Adamax(RATE), peer("Adamax")),
+    "adamax decay": (Adamax(RATE, beta1=0.5, weight_decay=0.01), peer("Adamax", betas=(0.5, 0.999), weight_decay=0.01)),
+    "adadelta": (Adadelta(RATE), peer("Adadelta")),
+    "adadelta decay": (Adadelta(RATE, rho=0.7, weight_decay=0.01), peer("Adadelta", rho=0.7, weight_decay=0.01)),
 }  # fmt: skip
 
 SCHEDULES: dict[str, tuple[gt.optim.Schedule, Scheduler]] = {
@@ -84,6 +114,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "accumulate": {"accumulate": 4},
     "all": {"clip_value": 0.9, "clip_norm": 1.5, "accumulate": 2, "schedule": "chain"},
 }
+
+
+@pytest.fixture(autouse=True)
+def f64_scalars() -> Iterator[None]:
+    """PyTorch keeps scalar state, such as NAdam's product, in the default type."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 def trained(optimizer: Optimizer, backend: str) -> dict[str, np.ndarray]:
@@ -146,3 +184,18 @@ def test_100_compiled_steps_agree_with_every_option(name: str) -> None:
     (optimizer, make), settings = CASES[name], dict(OPTIONS["all"])
     schedule, scheduler = SCHEDULES[settings.pop("schedule")]
     agree(replace(optimizer, schedule=schedule, **settings), make, scheduler, "cpu")
+
+
+def test_muon_moves_weights_as_pytorchs_does_in_bf16() -> None:
+    """PyTorch takes the Newton-Schulz steps in bf16, so that only 2 or 3 digits of a step are to be expected alike."""
+    start, gradient = START["w"], GRADIENTS[0]["w"]
+    feed = gt.Input(gt.f64[start.shape], "g")
+    graph = gt.Graph((feed,), {"loss": gt.nn.total(gt.Variable("w", start) * feed)})
+    trainer = gt.Trainer(graph, "loss", Muon(RATE), backend="interpreter")
+    parameter = torch.nn.Parameter(torch.tensor(start))
+    peer = torch.optim.Muon([parameter], lr=RATE, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    parameter.grad = torch.tensor(gradient)
+    peer.step()
+    trainer.step({"g": gradient})
+    step, expected = trainer.parameters()["w"] - start, parameter.detach().numpy() - start
+    np.testing.assert_allclose(step, expected, rtol=0.02, atol=0.02 * np.abs(expected).max())

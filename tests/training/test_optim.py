@@ -12,7 +12,25 @@ import glowtrain as gt
 from glowtrain.errors import InputError
 from glowtrain.grad import training_graph
 from glowtrain.ops.elementwise.logic import Cast
-from glowtrain.optim import SGD, Adagrad, Adam, AdamW, Constant, Cosine, Exponential, Optimizer, RMSProp, Step, Warmup
+from glowtrain.optim import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Constant,
+    Cosine,
+    Exponential,
+    Lion,
+    Muon,
+    NAdam,
+    Optimizer,
+    RAdam,
+    RMSProp,
+    Step,
+    Warmup,
+)
 
 STEPS = 100
 SHAPE = (3, 4)
@@ -70,9 +88,11 @@ def sgd(lr: float, momentum: float = 0, dampening: float = 0, nesterov: bool = F
 
 
 def adam(
-    lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, l2: float = 0, decay: float = 0
-) -> Rule:
+    lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, l2: float = 0, decay: float = 0,
+    amsgrad: bool = False,
+) -> Rule:  # fmt: skip
     state = {"m": np.zeros(SHAPE), "v": np.zeros(SHAPE), "t": 0}
+    largest = np.zeros(SHAPE)
 
     def rule(p: np.ndarray, g: np.ndarray, factor: float) -> np.ndarray:
         p = p * (1 - factor * lr * decay)
@@ -80,7 +100,9 @@ def adam(
         state["t"] += 1
         state["m"] = beta1 * state["m"] + (1 - beta1) * g
         state["v"] = beta2 * state["v"] + (1 - beta2) * g**2
-        m, v = state["m"] / (1 - beta1 ** state["t"]), state["v"] / (1 - beta2 ** state["t"])
+        np.maximum(largest, state["v"], out=largest)
+        v = largest if amsgrad else state["v"]
+        m, v = state["m"] / (1 - beta1 ** state["t"]), v / (1 - beta2 ** state["t"])
         return p - factor * lr * m / (np.sqrt(v) + eps)
 
     return rule
@@ -111,6 +133,73 @@ def adagrad(lr: float, lr_decay: float = 0, initial: float = 0) -> Rule:
     return rule
 
 
+def nadam(lr: float, beta1: float = 0.9, beta2: float = 0.999, psi: float = 4e-3) -> Rule:
+    m, v, factors = np.zeros(SHAPE), np.zeros(SHAPE), [1.0]
+
+    def mu(t: int) -> float:
+        return beta1 * (1 - 0.5 * 0.96 ** (t * psi))
+
+    def rule(p: np.ndarray, g: np.ndarray, factor: float) -> np.ndarray:
+        t = len(factors)
+        factors.append(mu(t))
+        m[:], v[:] = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+        product, later = np.prod(factors), mu(t + 1)
+        direction = (1 - mu(t)) * g / (1 - product) + later * m / (1 - product * later)
+        return p - factor * lr * direction / (np.sqrt(v / (1 - beta2**t)) + 1e-8)
+
+    return rule
+
+
+def radam(lr: float, beta1: float = 0.9, beta2: float = 0.999) -> Rule:
+    m, v, count = np.zeros(SHAPE), np.zeros(SHAPE), [0]
+
+    def rule(p: np.ndarray, g: np.ndarray, factor: float) -> np.ndarray:
+        t = count[0] = count[0] + 1
+        m[:], v[:] = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+        most, step = 2 / (1 - beta2) - 1, m / (1 - beta1**t)
+        length = most - 2 * t * beta2**t / (1 - beta2**t)
+        if length > 5:
+            square = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+            step = step * np.sqrt(square * (1 - beta2**t)) / (np.sqrt(v) + 1e-8)
+        return p - factor * lr * step
+
+    return rule
+
+
+def adamax(lr: float, beta1: float = 0.9, beta2: float = 0.999) -> Rule:
+    m, largest, count = np.zeros(SHAPE), np.zeros(SHAPE), [0]
+
+    def rule(p: np.ndarray, g: np.ndarray, factor: float) -> np.ndarray:
+        count[0] += 1
+        m[:], largest[:] = beta1 * m + (1 - beta1) * g, np.maximum(beta2 * largest, np.abs(g) + 1e-8)
+        return p - factor * lr / (1 - beta1 ** count[0]) * m / largest
+
+    return rule
+
+
+def adadelta(lr: float, rho: float = 0.9, eps: float = 1e-6) -> Rule:
+    square, delta = np.zeros(SHAPE), np.zeros(SHAPE)
+
+    def rule(p: np.ndarray, g: np.ndarray, factor: float) -> np.ndarray:
+        square[:] = rho * square + (1 - rho) * g**2
+        change = np.sqrt((delta + eps) / (square + eps)) * g
+        delta[:] = rho * delta + (1 - rho) * change**2
+        return p - factor * lr * change
+
+    return rule
+
+
+def lion(lr: float, beta1: float = 0.9, beta2: float = 0.99, decay: float = 0) -> Rule:
+    m = np.zeros(SHAPE)
+
+    def rule(p: np.ndarray, g: np.ndarray, factor: float) -> np.ndarray:
+        direction = np.sign(beta1 * m + (1 - beta1) * g)
+        m[:] = beta2 * m + (1 - beta2) * g
+        return p * (1 - factor * lr * decay) - factor * lr * direction
+
+    return rule
+
+
 def warmup(t: float, steps: int) -> float:
     return min((t + 1) / steps, 1)
 
@@ -135,6 +224,17 @@ CASES: dict[str, tuple[Optimizer, Callable[[], Rule]]] = {
     "rmsprop centered": (RMSProp(0.01, centered=True, momentum=0.9), lambda: rmsprop(0.01, 0.99, 0.9, True)),
     "adagrad": (Adagrad(0.1), lambda: adagrad(0.1)),
     "adagrad decay": (Adagrad(0.1, lr_decay=0.1, initial=0.5), lambda: adagrad(0.1, 0.1, 0.5)),
+    "amsgrad": (Adam(0.01, beta2=0.9, amsgrad=True), lambda: adam(0.01, beta2=0.9, amsgrad=True)),
+    "amsgradw": (AdamW(0.01, amsgrad=True, weight_decay=0.1), lambda: adam(0.01, decay=0.1, amsgrad=True)),
+    "nadam": (NAdam(0.01), lambda: nadam(0.01)),
+    "nadam momentum decay": (NAdam(0.01, beta1=0.8, momentum_decay=0.1), lambda: nadam(0.01, 0.8, psi=0.1)),
+    "radam": (RAdam(0.01), lambda: radam(0.01)),
+    "radam betas": (RAdam(0.01, beta1=0.8, beta2=0.95), lambda: radam(0.01, 0.8, 0.95)),
+    "adamax": (Adamax(0.01), lambda: adamax(0.01)),
+    "adadelta": (Adadelta(1.0), lambda: adadelta(1.0)),
+    "adadelta rho": (Adadelta(0.5, rho=0.7, eps=1e-3), lambda: adadelta(0.5, 0.7, 1e-3)),
+    "lion": (Lion(0.01), lambda: lion(0.01)),
+    "lion decay": (Lion(0.01, beta1=0.8, weight_decay=0.1), lambda: lion(0.01, 0.8, decay=0.1)),
 }
 
 
@@ -212,6 +312,69 @@ def test_100_compiled_steps_agree_with_numpy_with_all_options(name: str) -> None
         w, b = whole(gradient.astype(np.float64), -0.5 * gradient.astype(np.float64))
     np.testing.assert_allclose(run["layer.weight"], w, rtol=2e-5, atol=2e-5)
     np.testing.assert_allclose(run["layer.bias"], b, rtol=2e-5, atol=2e-5)
+
+
+# --- Muon, which is not elementwise ----------------------------------------------------------------------------------
+
+
+def muon_direction(x: np.ndarray) -> np.ndarray:
+    """Five Newton-Schulz steps, over the shorter side."""
+    if len(x) > len(x[0]):
+        return muon_direction(x.T).T
+    x = x / np.linalg.norm(x)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x
+
+
+def muon(lr: float, momentum: float = 0.95, decay: float = 0.1) -> Rule:
+    state: list[np.ndarray] = []
+
+    def rule(p: np.ndarray, g: np.ndarray, factor: float) -> np.ndarray:
+        state[:] = [momentum * (state[0] if state else np.zeros_like(g)) + (1 - momentum) * g]
+        direction = muon_direction(((1 - momentum) * g + momentum * state[0]).reshape(len(g), -1))
+        scale = 0.2 * math.sqrt(max(direction.shape))
+        return p * (1 - factor * lr * decay) - factor * lr * scale * direction.reshape(p.shape)
+
+    return rule
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (6, 2), (4, 1, 3, 3)], ids=str)
+def test_muon_agrees_with_numpy(shape: tuple[int, ...], backend: str) -> None:
+    random = np.random.default_rng(4)
+    start, gradients = random.standard_normal(shape), random.standard_normal((20, *shape)).astype(np.float32)
+    optimizer = Muon(0.02, adamw=("*.bias",), schedule=Warmup(10))
+    run, rule, expected = Run(optimizer, backend, start=start), muon(0.02), start
+    for t, gradient in enumerate(gradients):
+        found = run(gradient)
+        expected = rule(expected, gradient.astype(np.float64), warmup(t, 10))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    names = {variable.name for variable in run.graph.variables}
+    assert {"layer.weight.muon.momentum", "layer.bias.muon.m", "layer.bias.muon.v"} <= names
+    assert not {"layer.weight.muon.m", "layer.bias.muon.momentum"} & names
+
+
+def test_muon_is_adamw_for_vectors_and_what_it_is_told(backend: str) -> None:
+    run = Run(Muon(0.01, adamw=lambda parameter: True), backend)
+    vector, expected = Run(Muon(0.01), backend, start=START.reshape(-1)), adam(0.01, decay=0.1)
+    values = START
+    for gradient in GRADIENTS[:10]:
+        found, values = run(gradient), expected(values, gradient.astype(np.float64), 1.0)
+        np.testing.assert_array_equal(found.reshape(-1), vector(gradient.reshape(-1)))
+    np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-5)
+
+
+def test_muon_steps_are_nearly_orthogonal_whatever_the_gradient() -> None:
+    run = Run(Muon(1.0, weight_decay=0.0), dtype=gt.f64)
+    gradient = np.diag([1.0, 1e-2, 5.0]) @ np.eye(3, 4)
+    step = (START - run(gradient)) / (0.2 * 2)
+    values = np.linalg.svd(step, compute_uv=False)
+    assert (values > 0.6).all()
+    assert (values < 1.3).all()
+    before = run["layer.weight"]
+    assert np.isfinite(Run(Muon(1.0))(np.zeros(SHAPE, np.float32))).all()
+    assert not np.array_equal(before, START)
 
 
 # --- invariants ------------------------------------------------------------------------------------------------------
@@ -414,6 +577,7 @@ def test_16_bit_parameters_keep_f32_slots() -> None:
         (lambda: SGD(clip_norm=0.0), "clip_norm must be positive"),
         (lambda: SGD(accumulate=0), "accumulate"),
         (lambda: SGD(nesterov=True), "nesterov"),
+        (lambda: Adadelta(rho=1.0), "rho must be below 1"),
     ],
 )
 def test_impossible_settings_are_refused(make: Callable[[], Optimizer], message: str) -> None:
