@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state, column
 
 from glowtrain.memory.budget import Memory
 from glowtrain.optim import Adam, Optimizer
-from glowtrain.sklearn.network import Model, Network, model_of
+from glowtrain.sklearn.network import FeatureNetwork, Model, model_of
 from glowtrain.types import Array
 
 RATE = 1e-2
@@ -92,10 +92,10 @@ class _Estimator(BaseEstimator):
             outputs, seed, changed = kept
             self.network_ = self._network(outputs, seed).restored(changed)
 
-    def _network(self, outputs: int, seed: int) -> Network:
+    def _network(self, outputs: int, seed: int) -> FeatureNetwork:
         optimizer = Adam(RATE) if self.optimizer is None else self.optimizer
         settings = {"loss": self.LOSS, "optimizer": optimizer, "threads": self.threads, "memory": self.memory}
-        return Network(model_of(self.model, self.hidden), self.n_features_in_, outputs, seed, settings)
+        return FeatureNetwork(model_of(self.model, self.hidden), self.n_features_in_, outputs, seed, settings)
 
     def _begin(self, outputs: int) -> None:
         seed = int(check_random_state(self.random_state).randint(SEEDS))
@@ -108,7 +108,7 @@ class _Estimator(BaseEstimator):
         self.network_.fit(x, y, epochs, self.batch_size, progress=bool(self.verbose) and None, **stopping)
         return self
 
-    def _fitted(self) -> Network:
+    def _fitted(self) -> FeatureNetwork:
         check_is_fitted(self)
         return self.network_
 

@@ -32,7 +32,7 @@ class Perceptron:
 
 
 @dataclass(frozen=True)
-class Network:
+class FeatureNetwork:
     """A model of so many ``features`` with so many ``outputs``; ``settings`` are a trainer's."""
 
     model: Model
@@ -75,7 +75,7 @@ class Network:
         trainer = self.trainer
         return {"variables": trainer.variables(), "hyper": dict(trainer.hyper), "records": trainer.history.records}
 
-    def restored(self, state: Mapping[str, Any]) -> Network:
+    def restored(self, state: Mapping[str, Any]) -> FeatureNetwork:
         """The same network as it was when :meth:`state` was taken."""
         self.trainer.set_variables(state["variables"])
         self.trainer.hyper.update(state["hyper"])
