@@ -1,6 +1,7 @@
 """Schedules: a factor on the learning rate, computed inside the step from the number of updates made so far.
 
-    schedule ::= Constant | Step | Exponential | Cosine | Warmup | schedule "*" schedule | schedule ".then" schedule
+    schedule ::= Constant | Step | Exponential | Cosine | Linear | Polynomial | OneCycle | Warmup
+               | schedule "*" schedule | schedule ".then" schedule
 
 ``Warmup(500) * Cosine(10_000)`` multiplies; ``Warmup(500).then(Cosine(9_500))`` puts one after the other. Every number
 in a schedule is a hyperparameter: it can be changed between steps. Lengths count optimizer updates, not epochs.
@@ -204,6 +205,53 @@ class Cosine(Leaf):
         done = Min()(t / numbers["steps"], 1.0)
         floor = numbers["floor"]
         result: Value = floor + (1.0 - floor) * (0.5 + 0.5 * Cos()(math.pi * done))
+        return result
+
+
+@dataclass(frozen=True)
+class Linear(Leaf):
+    """From 1 to ``floor`` along a line in ``steps`` updates, then ``floor`` (torch.optim.lr_scheduler.LinearLR)."""
+
+    steps: float
+    floor: float = 0.0
+
+    def factor(self, t: Value, numbers: Numbers) -> Value:
+        rest = 1.0 - Min()(t / numbers["steps"], 1.0)
+        result: Value = numbers["floor"] + (1.0 - numbers["floor"]) * rest
+        return result
+
+
+@dataclass(frozen=True)
+class Polynomial(Leaf):
+    """(1 - t / steps) ** power for ``steps`` updates, then 0 (torch.optim.lr_scheduler.PolynomialLR)."""
+
+    steps: float
+    power: float = 2.0
+
+    def factor(self, t: Value, numbers: Numbers) -> Value:
+        result: Value = Pow()(1.0 - Min()(t / numbers["steps"], 1.0), numbers["power"])
+        return result
+
+
+@dataclass(frozen=True)
+class OneCycle(Leaf):
+    """From ``start`` up to 1 along half a cosine in the share ``rise`` of ``steps`` updates, down to ``floor`` in the
+    rest, then ``floor``: the rate of the optimizer is the largest.
+
+    Source: Smith and Topin, Super-Convergence (2017), as torch.optim.lr_scheduler.OneCycleLR, without the momentum.
+    """
+
+    steps: float
+    rise: float = 0.3
+    start: float = 0.04
+    floor: float = 4e-6
+
+    def factor(self, t: Value, numbers: Numbers) -> Value:
+        top, last = numbers["rise"] * numbers["steps"] - 1.0, numbers["steps"] - 1.0
+        up = 0.5 - 0.5 * Cos()(math.pi * (t / top))
+        down = 0.5 + 0.5 * Cos()(math.pi * Min()((t - top) / (last - top), 1.0))
+        least, share = Where()(t < top, numbers["start"], numbers["floor"]), Where()(t < top, up, down)
+        result: Value = least + (1.0 - least) * share
         return result
 
 

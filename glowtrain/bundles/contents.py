@@ -14,7 +14,7 @@ from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.memory.resources import Resources
 from glowtrain.modes.training_and_inference import SEED, inference
 from glowtrain.modes.variables import with_values
-from glowtrain.optim import HYPER, Adam, Optimizer
+from glowtrain.optim import HYPER, Adam, Optimizer, as_optimizer
 from glowtrain.settings import changed
 from glowtrain.trainer.graphs import DEFAULT_BATCH, TrainerGraphs
 from glowtrain.trainer.hyper import as_input
@@ -67,7 +67,7 @@ class Contents:
 def contents_of(
     model: Graph | Template | Trainer,
     loss: str | Loss | LossFunction | None,
-    optimizer: Optimizer | None,
+    optimizer: str | Optimizer | None,
     settings: TrainingSettings,
     dims: Mapping[str, int],
     name: str | None,
@@ -84,7 +84,7 @@ def contents_of(
         if trained or optimizer is not None:
             raise BundleError("a bundle that trains needs a loss: loss=gt.losses...")
         return inference_of(model, dims, name)
-    rule = optimizer or Adam()
+    rule = as_optimizer(optimizer or Adam())
     given = {field.name: getattr(settings, field.name) for field in fields(TrainingSettings)}
     spec = TrainingSpec(model, as_loss(loss), rule, **given)
     return training_of(TrainerGraphs(spec), rule.hyper(), {}, dims, name)

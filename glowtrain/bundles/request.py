@@ -48,7 +48,7 @@ class BundleRequest(TrainingSettings):
     loss: str | Loss | LossFunction | None = setting(
         None, "The bundle trains: its functions are step and predict, over the same variables.", listed=False
     )
-    optimizer: Optimizer | None = setting(None, "The optimizer of a bundle that trains (Adam).", listed=False)
+    optimizer: str | Optimizer | None = setting(None, "The optimizer of a bundle that trains (Adam).", listed=False)
     dims: Mapping[str, int] | None = setting(
         None, "Extents of open dimensions, such as the batch (64 if it is open).", listed=False
     )
@@ -73,7 +73,7 @@ class BundleRequest(TrainingSettings):
     def __post_init__(self) -> None:
         parts_of_bundle(self.micro_batches)
         super().__post_init__()
-        if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):
+        if self.optimizer is not None and not isinstance(self.optimizer, (str, Optimizer)):
             raise BundleError(f"optimizer must be one of gt.optim, not {kind_of(self.optimizer)}")
         check_name(self.name)
         check_seed(self.seed)

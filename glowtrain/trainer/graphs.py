@@ -13,6 +13,7 @@ from glowtrain.graph import Binding, Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss, as_loss
 from glowtrain.modes.training_and_inference import inference, make_trainable
+from glowtrain.optim import as_optimizer
 from glowtrain.trainer.micro_batches.split import AUTO, part_of
 from glowtrain.trainer.selection.patterns import select
 from glowtrain.trainer.settings import TrainingSpec
@@ -33,7 +34,7 @@ class TrainerGraphs:
         self.model = spec.model
         self.template = self.model if isinstance(self.model, Template) else self.model.template
         self.loss = as_loss(spec.loss)
-        self.optimizer = spec.optimizer
+        self.optimizer = as_optimizer(spec.optimizer)
 
     @cached_property
     def example(self) -> Graph:

@@ -11,8 +11,7 @@ from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template, no_model
 from glowtrain.losses import Loss, LossFunction
 from glowtrain.memory.resources import TRAINING, Resources
-from glowtrain.optim import Optimizer
-from glowtrain.presentation.messages import kind_of
+from glowtrain.optim import Optimizer, as_optimizer
 from glowtrain.settings import setting
 from glowtrain.trainer.micro_batches.split import MicroBatches, checked_count
 from glowtrain.trainer.selection.patterns import Trainable
@@ -88,7 +87,7 @@ class TrainingSpec(TrainingSettings):
 
     model: Graph | Template
     loss: str | Loss | LossFunction
-    optimizer: Optimizer
+    optimizer: str | Optimizer
     _: KW_ONLY
     backend: str | Backend = "cpu"
 
@@ -96,7 +95,4 @@ class TrainingSpec(TrainingSettings):
         super().__post_init__()
         if not isinstance(self.model, (Graph, Template)):
             raise InputError(f"Trainer takes a graph or a template, {no_model(self.model)}")
-        if not isinstance(self.optimizer, Optimizer):
-            raise InputError(
-                f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {kind_of(self.optimizer)}"
-            )
+        as_optimizer(self.optimizer)

@@ -74,7 +74,7 @@ class Steps:
         resolved = backend_of(spec.backend, spec.threads)
         self.backend = spec.backend if spec.threads is None else resolved
         self.graphs = TrainerGraphs(spec)
-        self.loss, self.optimizer = self.graphs.loss, spec.optimizer
+        self.loss, self.optimizer = self.graphs.loss, self.graphs.optimizer
         self.history = History()
         self.position = Position()
         self._exclusive = Exclusive(_IN_USE)

@@ -357,7 +357,10 @@ def test_a_trainer_s_own_arithmetic_is_the_bundle_s(fused: bool, tmp_path: Path)
     assert (made.module.target.name, made.module.target.fused) == ("scalar", fused)
 
 
-def test_an_optimizer_is_no_name(tmp_path: Path) -> None:
-    wrong: Any = "sgd"
+def test_an_optimizer_may_be_named(tmp_path: Path) -> None:
+    assert gt.bundle(tiny, tmp_path, loss=MSE, optimizer="sgd").module.hyper == gt.optim.SGD().hyper()
+    with pytest.raises(InputError, match="no optimizer 'sdg' .*the nearest is 'sgd'"):
+        gt.bundle(tiny, tmp_path, loss=MSE, optimizer="sdg")
+    wrong: Any = 3
     with pytest.raises(BundleError, match="optimizer must be one of gt.optim, not"):
         gt.bundle(tiny, tmp_path, loss=MSE, optimizer=wrong)

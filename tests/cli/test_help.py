@@ -56,10 +56,10 @@ def completed(command: str, parameter: str, incomplete: str) -> list[str]:
 @pytest.mark.parametrize(
     ("command", "parameter", "incomplete", "offered"),
     [
-        ("train", "optimizer", "ada", ["adagrad", "adam", "adamw"]),
+        ("train", "optimizer", "ada", ["adadelta", "adagrad", "adam", "adamax", "adamw"]),
         ("quantize", "optimizer", "s", ["sgd"]),
         ("train", "loss", "s", ["softmax_cross_entropy"]),
-        ("train", "schedule", "", ["constant", "cosine", "exponential", "step"]),
+        ("train", "schedule", "", ["constant", "cosine", "exponential", "linear", "onecycle", "step"]),
         ("train", "backend", "i", ["interpreter"]),
         ("gradcheck", "op", "Softp", ["Softplus"]),
         ("gradcheck", "profile", "d", ["deep"]),

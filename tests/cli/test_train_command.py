@@ -79,8 +79,9 @@ def test_directory_as_output(tmp_path: Path) -> None:
     ("arguments", "expected"),
     [
         (("--data", "imagenet"), "unknown data set"),
-        (("--data", "digits", "--optimizer", "lion"), "choose from sgd"),
+        (("--data", "digits", "--optimizer", "lbfgs"), "choose from sgd"),
         (("--data", "digits", "--optimizer", "adam", "--momentum", "0.9"), "adam has no --momentum"),
+        (("--data", "digits", "--optimizer", "lion", "--nesterov"), "lion has no --nesterov; it has lr, "),
         (("--data", "digits", "--schedule", "wavy"), "choose from constant"),
         (
             ("--data", "digits", "--loss", "hinge"),

@@ -23,9 +23,12 @@ from glowtrain.optim import (
     Constant,
     Cosine,
     Exponential,
+    Linear,
     Muon,
     NAdam,
+    OneCycle,
     Optimizer,
+    Polynomial,
     RAdam,
     RMSProp,
     Step,
@@ -90,6 +93,15 @@ SCHEDULES: dict[str, tuple[gt.optim.Schedule, Scheduler]] = {
     "step": (Step(30, 0.5), lambda rule: lr_scheduler.StepLR(rule, 30, 0.5)),
     "exponential": (Exponential(0.97), lambda rule: lr_scheduler.ExponentialLR(rule, 0.97)),
     "cosine": (Cosine(STEPS, 0.1), lambda rule: lr_scheduler.CosineAnnealingLR(rule, STEPS, 0.1 * RATE)),
+    "linear": (Linear(STEPS - 20, 0.1), lambda rule: lr_scheduler.LinearLR(rule, 1.0, 0.1, total_iters=STEPS - 20)),
+    "polynomial": (Polynomial(STEPS - 20, 3), lambda rule: lr_scheduler.PolynomialLR(rule, STEPS - 20, 3)),
+    "one cycle": (OneCycle(STEPS), lambda rule: lr_scheduler.OneCycleLR(rule, RATE, STEPS, cycle_momentum=False)),
+    "one cycle, symmetric": (
+        OneCycle(STEPS, 0.5, 0.1, 0.001),
+        lambda rule: lr_scheduler.OneCycleLR(
+            rule, RATE, STEPS, pct_start=0.5, div_factor=10, final_div_factor=100, cycle_momentum=False
+        ),
+    ),
     "warmup": (Warmup(20), lambda rule: lr_scheduler.LinearLR(rule, 1 / 20, total_iters=19)),
     "product": (
         Warmup(20) * Step(50),

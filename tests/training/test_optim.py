@@ -22,10 +22,13 @@ from glowtrain.optim import (
     Constant,
     Cosine,
     Exponential,
+    Linear,
     Lion,
     Muon,
     NAdam,
+    OneCycle,
     Optimizer,
+    Polynomial,
     RAdam,
     RMSProp,
     Step,
@@ -206,6 +209,12 @@ def warmup(t: float, steps: int) -> float:
 
 def cosine(t: float, steps: int, floor: float = 0.0) -> float:
     return floor + (1 - floor) * (1 + math.cos(math.pi * min(t / steps, 1))) / 2
+
+
+def one_cycle(t: float, top: int, last: int, start: float, floor: float) -> float:
+    if t < top:
+        return start + (1 - start) * (1 - math.cos(math.pi * t / top)) / 2
+    return cosine(t - top, last - top, floor)
 
 
 CASES: dict[str, tuple[Optimizer, Callable[[], Rule]]] = {
@@ -511,6 +520,11 @@ def test_vectors_are_biases_and_scales() -> None:
         (Step(30, 0.5), lambda t: 0.5 ** (t // 30)),
         (Exponential(0.97), lambda t: 0.97**t),
         (Cosine(50, 0.1), lambda t: cosine(t, 50, 0.1)),
+        (Linear(50, 0.1), lambda t: max(1 - 0.9 * t / 50, 0.1)),
+        (Polynomial(50), lambda t: max(1 - t / 50, 0) ** 2),
+        (OneCycle(60, rise=0.5, start=0.2, floor=0.1), lambda t: one_cycle(t, 29, 59, 0.2, 0.1)),
+        (OneCycle(40, rise=0.025), lambda t: cosine(t, 39, 4e-6)),
+        (OneCycle(10).then(Constant(0.5)), lambda t: one_cycle(t, 2, 9, 0.04, 4e-6) if t < 10 else 0.5),
         (Warmup(20), lambda t: warmup(t, 20)),
         (Warmup(20) * Step(50), lambda t: warmup(t, 20) * 0.1 ** (t // 50)),
         (Warmup(20).then(Cosine(40)), lambda t: warmup(t, 20) if t < 20 else cosine(t - 20, 40)),
@@ -583,3 +597,16 @@ def test_16_bit_parameters_keep_f32_slots() -> None:
 def test_impossible_settings_are_refused(make: Callable[[], Optimizer], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_optimizers_by_name() -> None:
+    assert gt.optim.by_name("nadam", lr=0.1) == NAdam(0.1)
+    with pytest.raises(InputError, match="no optimizer 'adm' \\(the nearest is 'adam'\\); choose from sgd, adam, "):
+        gt.optim.by_name("adm")
+    feed = gt.Input(gt.f32[()], "g")
+    graph = gt.Graph((feed,), {"loss": gt.Variable("w", np.float32(1)) * feed})
+    assert gt.Trainer(graph, "loss", "radam", backend="interpreter").optimizer == RAdam()
+    with pytest.raises(InputError, match="no optimizer 'momentum'"):
+        gt.Trainer(graph, "loss", "momentum")
+    with pytest.raises(InputError, match="or its name, not the class Adam itself"):
+        gt.Trainer(graph, "loss", Adam)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from glowtrain.optim import OPTIMIZERS
 
 OPTIMIZER = "Optimizer"
 
-SCHEDULES = ("constant", "cosine", "step", "exponential")
+SCHEDULES = ("constant", "cosine", "linear", "onecycle", "step", "exponential")
 LOSSES, OPTIMIZER_NAMES = names(losses.NAMED), names(OPTIMIZERS)
 MODELS, DATA = names_or_files(models.MODELS, ".onnx"), names_or_files(NAMES, ".npz")
 """What shells complete values to."""
@@ -107,7 +107,9 @@ LearningRate = Annotated[
     float | None,
     typer.Option("--lr", metavar="R", help="Learning rate (the optimizer's default).", rich_help_panel=OPTIMIZER),
 ]
-Momentum = Annotated[float | None, typer.Option(metavar="M", help="For sgd and rmsprop.", rich_help_panel=OPTIMIZER)]
+Momentum = Annotated[
+    float | None, typer.Option(metavar="M", help="For sgd, rmsprop and muon.", rich_help_panel=OPTIMIZER)
+]
 Nesterov = Annotated[bool, typer.Option("--nesterov", help="For sgd with momentum.", rich_help_panel=OPTIMIZER)]
 WeightDecay = Annotated[
     float | None, typer.Option(metavar="R", help="Weight decay (decoupled in adamw).", rich_help_panel=OPTIMIZER)

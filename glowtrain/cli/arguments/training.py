@@ -20,7 +20,7 @@ from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
 from glowtrain.memory.resources import TRAINING
 from glowtrain.modes.training_and_inference import make_trainable
-from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
+from glowtrain.optim import Optimizer, Schedule
 from glowtrain.settings import values_of
 from glowtrain.stages import Facts, Options
 from glowtrain.trainer.graphs import TrainerGraphs, default_batch, optimizer_variables
@@ -110,14 +110,12 @@ def optimizer_of(name: str, schedule: Schedule | None = None, **settings: Any) -
 
     Raises :class:`InputError` for an unknown optimizer, and for a setting that it does not have.
     """
-    if name not in OPTIMIZERS:
-        raise InputError(f"there is no optimizer {name!r}; choose from {', '.join(OPTIMIZERS)}")
     given = {key: value for key, value in settings.items() if value is not None}
-    known = [field.name for field in dataclasses.fields(OPTIMIZERS[name])]
+    known = [field.name for field in dataclasses.fields(optim.by_name(name))]
     unknown = [f"--{key.replace('_', '-')}" for key in given if key not in known]
     if unknown:
         raise InputError(f"{name} has no {', '.join(unknown)}; it has {', '.join(known)}")
-    return OPTIMIZERS[name](schedule=schedule, **given)
+    return optim.by_name(name, schedule=schedule, **given)
 
 
 def schedule_of(name: str, updates: int, warmup: int) -> Schedule | None:
@@ -133,6 +131,8 @@ def schedule_of(name: str, updates: int, warmup: int) -> Schedule | None:
     after: dict[str, Schedule] = {
         "constant": optim.Constant(),
         "cosine": optim.Cosine(rest),
+        "linear": optim.Linear(rest),
+        "onecycle": optim.OneCycle(rest),
         "step": optim.Step(every=max(1, math.ceil(rest / 3))),
         "exponential": optim.Exponential(gamma=FINAL_FACTOR ** (1 / max(1, rest))),
     }
