@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
 
+from glowtrain import compiler
 from glowtrain.backends.discovery import backend_for
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.table import LinkableModule
@@ -103,10 +104,10 @@ def module_of(
     functions of this process, and for ``fixed_point`` where nothing is quantized.
     """
     contents, target = contents.fixed() if holds_weights else contents, target.unasked
-    options = service.in_bytes(contents.graphs, options)
+    backend = backend_for(target, threads=threads)
+    options = service.in_bytes(contents.graphs, options, backend.stages(compiler.walk.WALK))
     if options.fixed_point:
         _check_rescaled(contents)
-    backend = backend_for(target, threads=threads)
     module = service.module(contents.graphs, backend, replace(options, prefix=f"{contents.name}__"))
     _check_natives(contents.name, module)
     functions = tuple(function_of(contents.name, name, code) for name, code in module.functions.items())

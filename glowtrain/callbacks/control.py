@@ -75,9 +75,9 @@ class TimeLimit:
 
 
 class GradientNorms:
-    """Adds ``grad_norm`` to the records: the mean norm of all gradients together, of every ``every``-th batch of the
-    epoch at the parameters after its step. ``last`` has that of each parameter by name. It costs a second forward and
-    backward pass of these batches."""
+    """Adds ``grad_norm`` to the records: the mean norm of all gradients together, of an epoch's first batch and every
+    ``every``-th behind it, at the parameters after its step. ``last`` has that of each parameter by name. It costs a
+    second forward and backward pass of these batches."""
 
     def __init__(self, every: int = 100) -> None:
         if every < 1:
@@ -85,6 +85,10 @@ class GradientNorms:
         self.every = every
         self.last: dict[str, float] = {}
         self._norms: list[float] = []
+
+    def on_train_begin(self, moment: Moment) -> None:
+        """Forget what an interrupted call has left."""
+        self._norms.clear()
 
     def on_batch_end(self, moment: Moment) -> None:
         """Measure, where it is the batch's turn."""

@@ -39,7 +39,8 @@ class CSV:
 
 
 class TensorBoard:
-    """Events for TensorBoard in a folder: the numbers of each epoch, the loss of every ``every``-th batch, the graph of
+    """Events for TensorBoard in a folder: the numbers of each epoch, the loss of an epoch's first batch and every
+    ``every``-th behind it, the graph of
     the model; with ``histograms`` also all parameters after each epoch, and their gradients on its last batch.
 
     Needs tensorboardX (the extra ``tensorboard``). A run that is resumed goes on in the same folder. Raises
@@ -71,7 +72,7 @@ class TensorBoard:
 
     def _batch(self, moment: Moment) -> None:
         self._inputs = moment.inputs
-        if self.every is not None and moment.batch % self.every == 0 and moment.batches is not None:
+        if self.every is not None and (moment.batch - 1) % self.every == 0 and moment.batches is not None:
             step = (moment.epoch - 1) * moment.batches + moment.batch
             self._writer.add_scalar("batch/loss", moment.loss, step)
 
@@ -80,7 +81,7 @@ class TensorBoard:
         for name, value in (moment.record or {}).items():
             if name != EPOCH and isinstance(value, (int, float)):
                 self._writer.add_scalar(name, value, moment.epoch)
-        if self.histograms:
+        if self.histograms and self._inputs:
             for name, array in moment.trainer.parameters().items():
                 self._writer.add_histogram(f"parameters/{name}", array.astype("float32"), moment.epoch)
             for name, array in moment.trainer.gradients(self._inputs).items():
@@ -89,7 +90,8 @@ class TensorBoard:
 
     def on_train_end(self, moment: Moment) -> None:
         """Close the file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class MLflow:

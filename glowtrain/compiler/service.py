@@ -1,4 +1,4 @@
-"""The compile service: the one way from graphs to plans, to artifacts, and to code that runs in this process.
+"""The compile service: from graphs to plans, to artifacts, and to code that runs in this process.
 
     build      a graph, for this process: from the backend's cache, or compiled, kept there and loaded
     artifact   a graph, for any processor: nothing is loaded
@@ -7,7 +7,8 @@
     options_for  how something is compiled, from a person's settings
     in_bytes   a share of memory as bytes, of all that functions over the same variables need
 
-All of them go through the table of stages in :mod:`glowtrain.compiler.walk`.
+All of them go through the table of stages in :mod:`glowtrain.compiler.walk`. What shows stages to people, or runs one
+plan on several processors (``profile``, ``inspect``, ``doctor``), takes the walk itself.
 """
 
 from __future__ import annotations

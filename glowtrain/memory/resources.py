@@ -30,7 +30,8 @@ class Resources:
     memory: Memory = setting(
         None,
         "Memory of a step: bytes (64MB), a share of what it needs (50%), small, or keep (compute nothing again).",
-        "Variables and the arena together; a share is of what they need otherwise (0.5), as "
+        "Variables and the arena together; a share (0.5) is of what they need otherwise, in a bundle of what all its "
+        "functions need together, as "
         "glowtrain.memory.budget.budget_of says. Results are the same to the bit.",
         metavar="M",
         type=str | None,

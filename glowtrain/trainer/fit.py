@@ -161,6 +161,12 @@ class Fit:
 
     def run(self) -> History:
         """Train to the target epoch, until patience runs out, or until something is wrong."""
+        try:
+            return self._run()
+        finally:
+            self._call("on_train_end", self.history.last.get("loss", math.nan))
+
+    def _run(self) -> History:
         done = self.position.epoch * (self.batches or 0) + self.position.batch
         total = None if self.batches is None else self.target * self.batches
         self.history.stopped = self._nothing_to_do() or _done(self.target)
@@ -180,7 +186,6 @@ class Fit:
                 if error.epoch is None:
                     raise
                 raise BatchError(f"{error}; {self._last_good()}", error.batch, error.epoch) from error.__cause__
-        self._call("on_train_end", self.history.last.get("loss", math.nan))
         if self.options.restore_best:
             self.trainer.use_best()
         if self.options.plot is not None:

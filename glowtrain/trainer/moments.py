@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from glowtrain.trainer.steps import Steps
 
 EVENTS = "on_train_begin", "on_batch_end", "on_epoch_end", "on_train_end"
-"""Methods of objects that are callbacks; each is called with a :class:`Moment`."""
+"""Methods of objects that are callbacks; each is called with a :class:`Moment`. The last one is called whatever ends
+``fit``, an error and Ctrl-C among them, and after the best parameters are back."""
 
 
 def _nobody(reason: str) -> None:
@@ -24,9 +25,12 @@ def _nobody(reason: str) -> None:
 
 @dataclass(frozen=True)
 class Moment:
-    """What a callback is told. ``batch`` counts from 1, ``batches`` is how many an epoch has, None where a source of
-    batches does not say; ``inputs`` are the batch's arrays by name, after a batch; at the end of an epoch, ``record``
-    is its record, to which a callback may add numbers. ``stop`` ends training, after this batch, for a reason."""
+    """What a callback is told; it may change hyperparameters of the ``trainer``, save it and take gradients.
+
+    ``batch`` counts from 1, ``batches`` is how many an epoch has, None where a source of batches does not say;
+    ``inputs`` are the batch's arrays by name, after a batch; at the end of an epoch, ``record`` is its record, to which
+    a callback may add numbers. ``stop`` ends training, after this batch, for a reason.
+    """
 
     trainer: Steps
     epoch: int

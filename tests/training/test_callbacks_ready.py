@@ -153,6 +153,34 @@ class TestStopping:
         assert own.position.batch == 3
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_the_end_is_told_whatever_it_is(error: type[BaseException]) -> None:
+    class Ending:
+        ended = 0
+
+        def on_batch_end(self, moment: Moment) -> None:
+            raise error
+
+        def on_train_end(self, moment: Moment) -> None:
+            self.ended += 1
+
+    ending = Ending()
+    with pytest.raises(error):
+        trainer().fit(DATA, 1, callbacks=[ending], progress=False)
+    assert ending.ended == 1
+
+
+def test_the_best_parameters_are_back_at_the_end() -> None:
+    own, seen = trainer(3.0), []
+
+    class Ending:
+        def on_train_end(self, moment: Moment) -> None:
+            seen.append(moment.trainer.parameters()["linear.weight"])
+
+    own.fit(DATA, 4, validation=VALID, patience=2, restore_best=True, callbacks=[Ending()], progress=False)
+    assert np.array_equal(seen[0], own.parameters()["linear.weight"])
+
+
 class TestPlateau:
     def test_the_rate_falls_after_epochs_without_progress(self) -> None:
         own = trainer(1e-9)
@@ -242,7 +270,7 @@ class TestTensorBoard:
         assert [event.value for event in events.Scalars("val_loss")] == pytest.approx(history["val_loss"])
         assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
         batches = len(DATA[0]) // 16
-        assert [event.step for event in events.Scalars("batch/loss")][:2] == [2, 4]
+        assert [event.step for event in events.Scalars("batch/loss")][:2] == [1, 3]
         assert len(events.Scalars("batch/loss")) == 3 * (batches // 2)
         assert len(events.Histograms("parameters/linear.weight")) == 3
         assert len(events.Histograms("gradients/linear.weight")) == 3

@@ -114,7 +114,9 @@ def optimizer_of(name: str, schedule: Schedule | None = None, **settings: Any) -
     known = [field.name for field in dataclasses.fields(optim.by_name(name))]
     unknown = [f"--{key.replace('_', '-')}" for key in given if key not in known]
     if unknown:
-        raise InputError(f"{name} has no {', '.join(unknown)}; it has {', '.join(known)}")
+        raise InputError(
+            f"{name} has no {', '.join(unknown)}; it has {', '.join(name for name in known if name != 'schedule')}"
+        )
     return optim.by_name(name, schedule=schedule, **given)
 
 

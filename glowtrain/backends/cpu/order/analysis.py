@@ -1,4 +1,8 @@
-"""Which loop to run along vector lanes: a small cost model over the accesses of a nest."""
+"""Which loop to run along vector lanes: a small cost model over the accesses of a nest.
+
+Its numbers decide the order of sums, and with it bits, on every processor: they are part of what programs mean, and not
+to be tuned.
+"""
 
 from __future__ import annotations
 
