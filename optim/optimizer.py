@@ -24,7 +24,7 @@ from glowtrain.ops.elementwise.logic import Cast, Equal, Where
 from glowtrain.ops.reduce.reduction import ReduceSumSquare, accumulator, as_dtype
 from glowtrain.optim.schedules import SCHEDULE, Schedule
 from glowtrain.presentation.messages import check_keywords
-from glowtrain.types import DType, f32, f64, i64
+from glowtrain.types import DType, TensorType, f32, f64, i64
 
 HYPER = "hyper."
 """Prefix of the names of the inputs that carry hyperparameters."""
@@ -191,7 +191,7 @@ class _Step:
         """The mean gradient over the micro-batches so far; the running sum goes to ``<parameter>.accumulated``."""
         if self.last is None:
             return gradient
-        total = _slot(parameter, "accumulated", 0.0, gradient.dtype, parameter.shape)
+        total = _slot(parameter, "accumulated", 0.0, parameter.type.with_dtype(gradient.dtype))
         new = total + gradient
         values[total] = Where()(self.last, 0.0, new)
         return new * (1.0 / self.optimizer.accumulate)
@@ -213,16 +213,15 @@ class _Step:
         else:
             decayed = p
         kept = parameter.dtype if self.own_types else dtype
-        shapes = dict.fromkeys(optimizer.scalars, ())
-        slots = {
-            name: _slot(parameter, f"{optimizer.name}.{name}", fill, kept, shapes.get(name, parameter.shape))
-            for name, fill in optimizer.slots_of(parameter).items()
-        }
+        slots = {}
+        for name, fill in optimizer.slots_of(parameter).items():
+            type_ = TensorType(dtype, ()) if name in optimizer.scalars else parameter.type.with_dtype(kept)
+            slots[name] = _slot(parameter, f"{optimizer.name}.{name}", fill, type_)
         wide = {name: as_dtype(variable, dtype) for name, variable in slots.items()}
         new, new_slots = optimizer.rule(decayed, gradient, wide, h)
         self.keep(parameter, as_dtype(new, parameter.dtype), values)
         for name, variable in slots.items():
-            self.keep(variable, as_dtype(new_slots[name], kept), values)
+            self.keep(variable, as_dtype(new_slots[name], variable.dtype), values)
 
     def keep(self, variable: Variable, value: Value, values: dict[Variable, Value]) -> None:
         """Set an update that happens on the last micro-batch only."""
@@ -260,9 +259,9 @@ def global_norm(gradients: list[Value], dtype: DType) -> Value:
     return result
 
 
-def _slot(parameter: Variable, name: str, fill: float, dtype: DType, shape: tuple[int, ...]) -> Variable:
+def _slot(parameter: Variable, name: str, fill: float, type_: TensorType) -> Variable:
     """A variable of one number everywhere, which is in memory once."""
-    array = np.broadcast_to(np.asarray(fill, dtype.numpy), shape)
+    array = np.broadcast_to(np.asarray(fill, type_.dtype.numpy), type_.shape)
     return Variable(f"{parameter.name}.{name}", array, trainable=False)
 
 

@@ -20,9 +20,10 @@ from glowtrain.errors import InputError
 from glowtrain.grad.training import Updates
 from glowtrain.graph import Input, Value, Variable, constant
 from glowtrain.ops.indexing.gather import Gather
-from glowtrain.optim import HYPER, SGD, Adagrad, Adam, AdamW, Optimizer, RMSProp
+from glowtrain.optim import HYPER, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSProp
 from glowtrain.optim.optimizer import clipped, widest
 from glowtrain.presentation.messages import kind_of
+from glowtrain.torch.dtypes import THEIRS
 from glowtrain.torch.memory import address, tensor_of
 from glowtrain.torch.watching.guard import Guard
 
@@ -50,13 +51,16 @@ def _sgd(group: Mapping[str, Any]) -> Optimizer:
     )  # fmt: skip
 
 
-def _adam(group: Mapping[str, Any]) -> Optimizer:
+def _moments(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of all optimizers that are like Adam."""
     beta1, beta2 = group["betas"]
+    numbers = {name: float(group[name]) for name in ("lr", "eps", "weight_decay")}
+    return {**numbers, "beta1": float(beta1), "beta2": float(beta2)}
+
+
+def _adam(group: Mapping[str, Any]) -> Optimizer:
     form = AdamW if group.get("decoupled_weight_decay") else Adam
-    return form(
-        lr=float(group["lr"]), beta1=float(beta1), beta2=float(beta2), eps=float(group["eps"]),
-        weight_decay=float(group["weight_decay"]),
-    )  # fmt: skip
+    return form(amsgrad=bool(group["amsgrad"]), **_moments(group))
 
 
 def _adamw(group: Mapping[str, Any]) -> Optimizer:
@@ -78,12 +82,36 @@ def _adagrad(group: Mapping[str, Any]) -> Optimizer:
     )  # fmt: skip
 
 
+def _nadam(group: Mapping[str, Any]) -> Optimizer:
+    return NAdam(momentum_decay=float(group["momentum_decay"]), **_moments(group))
+
+
+def _radam(group: Mapping[str, Any]) -> Optimizer:
+    return RAdam(**_moments(group))
+
+
+def _adamax(group: Mapping[str, Any]) -> Optimizer:
+    return Adamax(**_moments(group))
+
+
+def _adadelta(group: Mapping[str, Any]) -> Optimizer:
+    return Adadelta(
+        lr=float(group["lr"]), rho=float(group["rho"]), eps=float(group["eps"]),
+        weight_decay=float(group["weight_decay"]),
+    )  # fmt: skip
+
+
 _MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 _PLAIN = {"differentiable": False}
+_COUPLED = {**_PLAIN, "decoupled_weight_decay": False}
 KINDS: dict[type, Kind] = {
     torch.optim.SGD: Kind(_sgd, {"momentum": "momentum_buffer"}, _PLAIN, counts=False),
-    torch.optim.Adam: Kind(_adam, _MOMENTS, {**_PLAIN, "amsgrad": False}),
-    torch.optim.AdamW: Kind(_adamw, _MOMENTS, {**_PLAIN, "amsgrad": False}),
+    torch.optim.Adam: Kind(_adam, {**_MOMENTS, "largest": "max_exp_avg_sq"}, _PLAIN),
+    torch.optim.AdamW: Kind(_adamw, {**_MOMENTS, "largest": "max_exp_avg_sq"}, _PLAIN),
+    torch.optim.NAdam: Kind(_nadam, {**_MOMENTS, "product": "mu_product"}, _COUPLED),
+    torch.optim.RAdam: Kind(_radam, _MOMENTS, _COUPLED),
+    torch.optim.Adamax: Kind(_adamax, {"m": "exp_avg", "largest": "exp_inf"}, _PLAIN),
+    torch.optim.Adadelta: Kind(_adadelta, {"square": "square_avg", "delta": "acc_delta"}, _PLAIN),
     torch.optim.RMSprop: Kind(
         _rmsprop, {"square": "square_avg", "mean": "grad_avg", "momentum": "momentum_buffer"}, _PLAIN
     ),
@@ -281,7 +309,11 @@ class GroupedUpdates:
         if state.get(key) is None:
             state[key] = tensor_of(np.array(variable.initial))
         tensor: torch.Tensor = state[key]
-        if tensor.shape != parameter.shape or tensor.dtype != parameter.dtype:
+        shape, dtype = parameter.shape, THEIRS[variable.dtype]
+        if not variable.rank:  # one number, which PyTorch keeps in its default type
+            shape, tensor = torch.Size(), tensor.to(dtype)
+            state[key] = tensor
+        if tensor.shape != shape or tensor.dtype != dtype:
             raise InputError(
                 f"the optimizer's {key} of {name} is {tensor.dtype}{list(tensor.shape)}, the parameter "
                 f"{parameter.dtype}{list(parameter.shape)}: make a new optimizer"

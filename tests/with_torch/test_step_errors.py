@@ -23,7 +23,10 @@ def test_optimizers_that_cannot_be_compiled() -> None:
     for optimizer, words in (
         (torch.optim.LBFGS(parameters), "LBFGS is not an optimizer that can be compiled"),
         (Own(parameters, 0.1), "Own is not an optimizer"),
-        (torch.optim.Adam(parameters, amsgrad=True), "Adam.amsgrad=True. is not supported"),
+        (
+            torch.optim.NAdam(parameters, decoupled_weight_decay=True),
+            "NAdam.decoupled_weight_decay=True. is not supported",
+        ),
         ("adam", "str is not an optimizer"),
     ):
         assert words.replace(".", "") in refusal(
