@@ -13,7 +13,7 @@ from glowtrain.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from glowtrain import callbacks as callbacks
-    from glowtrain import data, errors, grad, gradcheck, losses, nn, onnx_io, ops, optim, quantization
+    from glowtrain import data, errors, grad, gradcheck, losses, metrics, nn, onnx_io, ops, optim, quantization
     from glowtrain import serving as serving
     from glowtrain import sklearn as sklearn
     from glowtrain import torch as torch
@@ -73,8 +73,8 @@ _HOMES = {
     "summary": "glowtrain.compiler.outline",
 }
 _MODULES = (
-    "callbacks", "data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim", "quantization",
-    "serving", "sklearn", "torch",
+    "callbacks", "data", "errors", "grad", "gradcheck", "losses", "metrics", "nn", "onnx_io", "ops", "optim",
+    "quantization", "serving", "sklearn", "torch",
 )  # fmt: skip
 
 # Without from_torch, torch and serving: whoever imports * need not have what these need.
@@ -116,6 +116,7 @@ __all__ = [
     "load",
     "load_bundle",
     "losses",
+    "metrics",
     "model",
     "nn",
     "onnx_io",

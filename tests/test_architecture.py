@@ -31,7 +31,9 @@ NAMED_TWICE = {
     "Adam": "ONNX's operator, and the optimizer",
     "Cast": "ONNX's operator, and the loop language's expression that it becomes",
     "Constant": "a value of a graph, and a schedule",
+    "Metric": "what a server counts, and what a model is measured by",
     "Normal": "the operator that draws, and the initializer",
+    "TopK": "ONNX's operator, and the metric",
 }
 
 PRIVATE_WORDS = {

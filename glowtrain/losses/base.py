@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from glowtrain.presentation.messages import kind_of
 from glowtrain.types import Array, TensorType, f32
 
 LossFunction = Callable[[Mapping[str, Value], Mapping[str, Value]], Value]
+Task = Literal["regression", "classification", "binary"]
+"""What outputs and targets are: numbers; scores of classes and a label; logits, and yes or no for each."""
 
 
 @dataclass(frozen=True)
@@ -269,6 +271,9 @@ class OutputLoss(ElementLoss):
     target: str = "target"
     output: str | None = None
     reduction: str = "mean"
+
+    task: ClassVar[Task | None] = "regression"
+    """What metrics take its output and target for; None where they are of different kinds."""
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Input, Value, constant
-from glowtrain.losses.base import Loss, OutputLoss, checked_weights, first_wrong, output_name, share, total
+from glowtrain.losses.base import Loss, OutputLoss, Task, checked_weights, first_wrong, output_name, share, total
 from glowtrain.ops.elementwise.activation import Softplus
 from glowtrain.ops.elementwise.extrema import Max
 from glowtrain.ops.elementwise.logic import Cast, Equal, Greater, Where
@@ -37,6 +37,8 @@ class BCEWithLogits(OutputLoss):
     """
 
     pos_weight: float | Weights | None = field(default=None, repr=False)
+
+    task: ClassVar[Task | None] = "binary"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,6 +92,7 @@ class ClassLoss(OutputLoss):
     class_weight: Weights | None = field(default=None, repr=False)
 
     operator: ClassVar[Any]
+    task: ClassVar[Task | None] = "classification"
 
     def __post_init__(self) -> None:
         super().__post_init__()

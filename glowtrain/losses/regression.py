@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Value
-from glowtrain.losses.base import Loss, OutputLoss, first_wrong
+from glowtrain.losses.base import Loss, OutputLoss, Task, first_wrong
 from glowtrain.ops.elementwise.arithmetic import Abs
 from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.elementwise.transcendental import Log
@@ -64,6 +65,8 @@ class KL(OutputLoss):
     The output holds log-probabilities on the last axis, the target probabilities. Source: Kullback and Leibler, On
     Information and Sufficiency (1951), as torch.nn.KLDivLoss with reduction="batchmean", over all axes but the last.
     """
+
+    task: ClassVar[Task | None] = None
 
     def each(self, prediction: Value, target: Value) -> Value:
         some = target > 0.0

@@ -6,7 +6,10 @@ import difflib
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-OTHER_NAMES = {"learning_rate": "lr", "betas": "beta1", "dense": "linear", "fc": "linear", "verbose": "progress"}
+OTHER_NAMES = {
+    "learning_rate": "lr", "betas": "beta1", "dense": "linear", "fc": "linear", "verbose": "progress",
+    "acc": "accuracy", "map": "average_precision",
+}  # fmt: skip
 """What other libraries call things that no letters lead to, and what they are called here."""
 LISTED = 8
 """Names that a message lists before it counts the rest."""

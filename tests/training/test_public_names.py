@@ -12,7 +12,9 @@ from glowtrain.errors import InputError, ShapeError
 from glowtrain.graph import registered
 
 
-@pytest.mark.parametrize("module", [gt.losses, gt.data, gt.optim, gt.nn], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [gt.losses, gt.metrics, gt.data, gt.optim, gt.nn], ids=lambda module: module.__name__
+)
 def test_only_what_is_public_is_offered(module: ModuleType) -> None:
     assert sorted(dir(module)) == sorted(module.__all__)
     assert {"np", "Any", "annotations", "Mapping", "dataclass"}.isdisjoint(dir(module))

@@ -1,0 +1,166 @@
+"""The metrics of one training: what compiled functions give beside the loss, and what becomes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from glowtrain.errors import InputError
+from glowtrain.graph import Graph, Value
+from glowtrain.losses.base import Attached, Loss, OutputLoss, output_name
+from glowtrain.losses.classification import ClassLoss
+from glowtrain.metrics.base import Compared, Direction, MeanMetric, Metric, PredictionMetric, compared_loss
+from glowtrain.metrics.choose import NAMED, CustomMetric
+from glowtrain.presentation.messages import kind_of
+from glowtrain.types import Array
+
+OUTPUT = "output:"
+"""What the names of gathered outputs begin with among those of a function that evaluates."""
+
+
+@dataclass(frozen=True)
+class Measures:
+    """A loss and the metrics that are listed beside its own."""
+
+    loss: Loss
+    metrics: tuple[Metric, ...]
+
+    def check(self, model: Graph) -> None:
+        """Raise :class:`InputError` for a metric that cannot be taken of the model's output with this loss."""
+        for metric in self.metrics:
+            metric.check(self.loss)
+        self.means(model, self.loss.attach(model))
+
+    def means(self, model: Graph, attached: Attached) -> dict[str, Value]:
+        """Scalars by name whose means over examples the metrics follow from; the loss's own are among them."""
+        means = dict(attached.metrics)
+        for metric in self._of_means:
+            metric.check(self.loss)
+            assert self._compared is not None, self.loss
+            means |= metric.means(Compared.of(model, self._compared, attached))
+        return means
+
+    def outputs(self, model: Graph, attached: Attached) -> dict[str, Value]:
+        """What is gathered over batches: the output that the loss compares, or all where it may be any."""
+        if not self._of_predictions:
+            return {}
+        if self._compared is not None:
+            name = output_name(model, self._compared.output)
+            return {OUTPUT + name: Compared.of(model, self._compared, attached).prediction}
+        return {OUTPUT + name: value for name, value in model.outputs.items() if value.rank}
+
+    def finish(self, means: Mapping[str, float]) -> dict[str, float]:
+        """The loss and metrics by name, of the means over examples that were taken."""
+        parts = {part for metric in self._of_means for part in metric.parts}
+        finished = {name: value for name, value in means.items() if name not in parts}
+        return finished | {metric.name: metric.finish(means) for metric in self._of_means if metric.parts[0] in means}
+
+    def entries(self, model: Graph, *, training: bool, validation: bool) -> dict[str, Direction | None]:
+        """What records of epochs hold, and whether more or less of it is better: of the loss, and of the metrics that
+        are measured in ``training`` and ``validation``."""
+        own = {name: NAMED[name].better if name in NAMED else None for name in self.loss.attach(model).metrics}
+        in_steps = own | {metric.name: metric.better for metric in self._of_means}
+        entries: dict[str, Direction | None] = {"loss": "min"}
+        if training:
+            entries |= {f"train_{name}": better for name, better in in_steps.items()}
+        if validation:
+            every = {"loss": entries["loss"], **own, **{metric.name: metric.better for metric in self.metrics}}
+            entries |= {f"val_{name}": better for name, better in every.items()}
+        return entries
+
+    def gatherer(self) -> Gatherer:
+        """What takes the outputs and targets of all batches of a data set."""
+        return Gatherer(self._compared, self._of_predictions)
+
+    @property
+    def _compared(self) -> OutputLoss | None:
+        return compared_loss(self.loss)
+
+    @property
+    def _of_means(self) -> tuple[MeanMetric, ...]:
+        return tuple(metric for metric in self.metrics if isinstance(metric, MeanMetric))
+
+    @property
+    def _of_predictions(self) -> tuple[PredictionMetric, ...]:
+        return tuple(metric for metric in self.metrics if isinstance(metric, PredictionMetric))
+
+
+@dataclass
+class Gatherer:
+    """The outputs and targets of a data set, batch by batch, and metrics of them. ``loss`` is what compares one output
+    with one target, if one does."""
+
+    loss: OutputLoss | None
+    metrics: tuple[PredictionMetric, ...]
+    batches: list[tuple[dict[str, Array], dict[str, Array]]] = field(default_factory=list)
+
+    def take(self, outputs: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Any]:
+        """Gather the outputs and targets of a batch; the means among its results."""
+        if self.metrics:
+            gathered = {name.removeprefix(OUTPUT): value for name, value in outputs.items() if name.startswith(OUTPUT)}
+            names = arrays if self.loss is None else self.loss.targets
+            self.batches.append((gathered, {name: np.array(arrays[name]) for name in names}))
+        return {name: value for name, value in outputs.items() if not name.startswith(OUTPUT)}
+
+    def results(self) -> dict[str, Any]:
+        """The metrics by name, as numbers and lists of them. Raises :class:`InputError` for what is none."""
+        results = {metric.name: metric(*self._compared(metric)) for metric in self.metrics}
+        return {name: _plain(name, result) for name, result in results.items()}
+
+    def _compared(self, metric: PredictionMetric) -> tuple[Any, Any]:
+        """Outputs and targets as a metric takes them."""
+        if not isinstance(metric, CustomMetric):
+            return self._examples
+        return self._by_name if self.loss is None else self._arrays
+
+    @cached_property
+    def _examples(self) -> tuple[Array, Array]:
+        """One example for each label, without those that are ignored."""
+        if not isinstance(self.loss, ClassLoss):
+            return self._arrays
+        rows = [_labelled(self.loss, *outputs.values(), *targets.values()) for outputs, targets in self.batches]
+        scores, labels = zip(*rows, strict=True)
+        return np.concatenate(scores), np.concatenate(labels)
+
+    @cached_property
+    def _arrays(self) -> tuple[Array, Array]:
+        """The output and the target that the loss compares."""
+        (outputs,), (targets,) = (tuple(part.values()) for part in self._by_name)
+        return outputs, targets
+
+    @cached_property
+    def _by_name(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        outputs, targets = zip(*self.batches, strict=True)
+        return _joined(outputs), _joined(targets)
+
+
+def _labelled(loss: ClassLoss, scores: Array, labels: Array) -> tuple[Array, Array]:
+    """Scores [n, classes] and labels [n] of a batch, without those that the loss ignores."""
+    scores = np.moveaxis(scores, loss.axis, -1)
+    scores, labels = scores.reshape(-1, scores.shape[-1]), labels.reshape(-1)
+    counted = np.ones(labels.shape, bool) if loss.ignore_index is None else labels != loss.ignore_index
+    return scores[counted], labels[counted]
+
+
+def _joined(batches: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """The arrays of all batches, one behind the other."""
+    joined = {}
+    for name in batches[0]:
+        arrays = [batch[name] for batch in batches]
+        if len(shapes := {array.shape[1:] for array in arrays}) > 1 or not all(array.ndim for array in arrays):
+            shown = ", ".join(map(str, sorted(shapes)))
+            raise InputError(f"metrics: {name!r} of several batches cannot be joined: examples are of shapes {shown}")
+        joined[name] = np.concatenate(arrays)
+    return joined
+
+
+def _plain(name: str, result: Any) -> Any:
+    """A number as a float, an array as lists."""
+    array = np.asarray(result)
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"metrics: {name!r} must be a number or an array of numbers, not {kind_of(result)}")
+    return array.tolist() if array.ndim else float(array)
