@@ -24,6 +24,7 @@ from glowtrain.losses import Loss, LossFunction
 from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget
 from glowtrain.memory.byte_size import parse_bytes
 from glowtrain.memory.resources import MOST_THREADS
+from glowtrain.metrics.choose import as_metrics
 from glowtrain.optim import Optimizer
 from glowtrain.presentation.messages import kind_of
 from glowtrain.settings import setting
@@ -75,6 +76,8 @@ class BundleRequest(TrainingSettings):
         super().__post_init__()
         if self.optimizer is not None and not isinstance(self.optimizer, (str, Optimizer)):
             raise BundleError(f"optimizer must be one of gt.optim, not {kind_of(self.optimizer)}")
+        if as_metrics(self.metrics) and not self.train_metrics:
+            raise BundleError("metrics: a bundle measures nothing but its steps: train_metrics=True")
         check_name(self.name)
         check_seed(self.seed)
         if self.weights not in ("object", "file", "none"):

@@ -11,6 +11,7 @@ from typing import Any
 from glowtrain.errors import InputError, check_extra
 from glowtrain.graph import Graph, Value
 from glowtrain.trainer.checkpoints.files import check_writable, write_atomically
+from glowtrain.trainer.history import numbers_of
 from glowtrain.trainer.moments import Moment
 
 EPOCH = "epoch"
@@ -29,7 +30,7 @@ class CSV:
 
     def on_epoch_end(self, moment: Moment) -> None:
         """Write the table."""
-        records = moment.trainer.history.records
+        records = [numbers_of(record) for record in moment.trainer.history]
         text = io.StringIO()
         columns = dict.fromkeys(name for record in records for name in record)
         table = csv.DictWriter(text, list(columns), lineterminator="\n")

@@ -13,6 +13,7 @@ from glowtrain.errors import InputError, check_extra
 from glowtrain.modes.variables import COUNTERS
 from glowtrain.presentation.messages import plural
 from glowtrain.trainer.feed import Data, held_out, named
+from glowtrain.trainer.history import numbers_of
 from glowtrain.trainer.moments import Moment
 from glowtrain.trainer.trainer import Trainer
 from glowtrain.types import Array, type_of
@@ -96,7 +97,7 @@ class Client:
         for part in _parts(self.validation):
             arrays = named(held_out(part), *self.trainer.signature.names)
             count = datasets.count_examples(arrays)
-            for name, value in self.trainer.evaluate(arrays, batch_size=size).items():
+            for name, value in numbers_of(self.trainer.evaluate(arrays, batch_size=size)).items():
                 sums[name] = sums.get(name, 0.0) + value * count
             total += count
         if not total:

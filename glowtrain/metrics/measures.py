@@ -59,10 +59,16 @@ class Measures:
         finished = {name: value for name, value in means.items() if name not in parts}
         return finished | {metric.name: metric.finish(means) for metric in self._of_means if metric.parts[0] in means}
 
+    def results(self, means: Mapping[str, float], gatherer: Gatherer) -> dict[str, Any]:
+        """The loss and metrics of a data set, in the order in which they are listed."""
+        results = self.finish(means) | gatherer.results()
+        listed = [metric.name for metric in self.metrics]
+        return {name: results[name] for name in (*(name for name in results if name not in listed), *listed)}
+
     def entries(self, model: Graph, *, training: bool, validation: bool) -> dict[str, Direction | None]:
         """What records of epochs hold, and whether more or less of it is better: of the loss, and of the metrics that
         are measured in ``training`` and ``validation``."""
-        own = {name: NAMED[name].better if name in NAMED else None for name in self.loss.attach(model).metrics}
+        own = {name: _direction_of(name) for name in self.loss.attach(model).metrics}
         in_steps = own | {metric.name: metric.better for metric in self._of_means}
         entries: dict[str, Direction | None] = {"loss": "min"}
         if training:
@@ -87,6 +93,11 @@ class Measures:
     @property
     def _of_predictions(self) -> tuple[PredictionMetric, ...]:
         return tuple(metric for metric in self.metrics if isinstance(metric, PredictionMetric))
+
+
+def _direction_of(name: str) -> Direction | None:
+    """Whether more of a loss's own metric is better, which may have a target's name before its own."""
+    return next((metric.better for own, metric in NAMED.items() if name == own or name.endswith(f"_{own}")), None)
 
 
 @dataclass

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from glowtrain import trainer as training
 from glowtrain.data import count_examples, split
 from glowtrain.errors import BatchError, CheckpointError, InputError, NonFiniteError
 from glowtrain.memory.resources import OUTPUT, TRAINING
-from glowtrain.presentation.messages import kind_of, plural
+from glowtrain.metrics.base import Direction
+from glowtrain.presentation.messages import kind_of, plural, unknown
 from glowtrain.settings import setting
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.checkpoints.files import check_writable
@@ -71,13 +72,20 @@ class FitSpec:
     patience: int | None = setting(
         None,
         "Stop after N epochs without progress, and keep the parameters of the best epoch.",
-        "Progress is a validation loss that fell by more than min_delta. In Python the parameters stay as they are "
-        "unless restore_best is set.",
+        "Progress is a validation loss that fell by more than min_delta, or what monitor names. In Python the "
+        "parameters stay as they are unless restore_best is set.",
         metavar="N",
         least=1,
         panel=TRAINING,
     )
-    min_delta: float = setting(0.0, "What a validation loss must fall by to count as progress.", listed=False)
+    monitor: str | None = setting(
+        None,
+        "What --patience goes by in place of the validation loss: an entry of the log, e.g. val_accuracy.",
+        "Whether more of it is better is known of each metric.",
+        metavar="ENTRY",
+        panel=TRAINING,
+    )
+    min_delta: float = setting(0.0, "What a validation loss must fall by, or monitor get better by.", listed=False)
     restore_best: bool = setting(False, "At the end take the parameters of the best epoch.", listed=False)
     checkpoint: str | Path | None = setting(
         None,
@@ -120,6 +128,8 @@ class FitSpec:
                 raise InputError(f"fit: {name} must be a whole number of at least {least}, not {_given(name, value)}")
         if self.restore_best and self.patience is None:
             raise InputError("fit: restore_best=True goes with patience=")
+        if self.monitor is not None and self.patience is None:
+            raise InputError(f"fit: monitor={self.monitor!r} goes with patience=")
         if self.checkpoint_every is not None and self.checkpoint is None:
             raise InputError("fit: checkpoint_every= needs checkpoint=, the file to write")
 
@@ -142,6 +152,7 @@ class Fit:
         examples, validation = self._split(spec.examples, spec.validation)
         self.source = self._source(examples, validation)
         self.validation = self._validation(examples, validation)
+        self.better = self._direction(spec.monitor)
         self.batches = self.source.batches
         self._check_position()
         self._check_outputs()
@@ -279,19 +290,20 @@ class Fit:
     def _record(self) -> Record:
         position = self.position
         record: Record = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(position.examples, 1)}
-        record |= {f"train_{name}": total / position.examples for name, total in position.metric_sums.items()}
+        means = {name: total / position.examples for name, total in position.metric_sums.items()}
+        record |= {f"train_{name}": value for name, value in self.trainer.graphs.measures.finish(means).items()}
         record["lr"] = self.trainer.scheduled_rate
         if self.validation is not None:
             found = self._validated(self.validation)
             record |= {f"val_{name}": value for name, value in found.items()}
         return record
 
-    def _validated(self, validation: dict[str, Array] | LoaderSource) -> dict[str, float]:
+    def _validated(self, validation: dict[str, Array] | LoaderSource) -> dict[str, Any]:
         """The loss and metrics on the validation data."""
         if not isinstance(validation, LoaderSource):
             return self.trainer.evaluate(validation, batch_size=self.size, drop_last=self.options.drop_last)
         try:
-            return self.trainer.mean_over(validation)
+            return self.trainer.measure(validation)
         except BatchError as error:
             where = f"validation of epoch {self.position.epoch + 1}"
             raise BatchError(f"{where}, {error}", error.batch) from error.__cause__
@@ -300,7 +312,7 @@ class Fit:
         batches = self.position.batch
         self.history.records.append(record)
         self.trainer.position = Position(self.position.epoch + 1, source=self.position.source)
-        if self.options.restore_best and self.history.epochs_without_progress(self.options.min_delta) == 0:
+        if self.options.restore_best and self._epochs_without_progress == 0:
             self.trainer.keep_best()
         self._call("on_epoch_end", record["loss"], batch=batches, record=record)  # the checkpoint has what they change
         self.log.add(record)
@@ -309,10 +321,28 @@ class Fit:
 
     def _out_of_patience(self) -> bool:
         patience = self.options.patience
-        if patience is None or self.history.epochs_without_progress(self.options.min_delta) < patience:
+        if patience is None or self._epochs_without_progress < patience:
             return False
         self.history.stopped = f"no progress in {patience} epochs"
         return True
+
+    @property
+    def _epochs_without_progress(self) -> int:
+        return self.history.epochs_without_progress(self.options.min_delta, self.options.monitor, self.better)
+
+    def _direction(self, monitor: str | None) -> Direction:
+        """Whether more or less of an entry of records is better. Raises :class:`InputError` for one that they will not
+        have."""
+        if monitor is None:
+            return "min"
+        graphs, training = self.trainer.graphs, self.trainer.spec.measured_in_steps
+        validation = self.validation is not None
+        entries = graphs.measures.entries(graphs.inference_example, training=training, validation=validation)
+        if problem := unknown([monitor], entries, "entry", "they have"):
+            raise InputError(f"fit: monitor: records have {problem}")
+        if (direction := entries[monitor]) is None:
+            raise InputError(f"fit: monitor: {monitor!r} is no number, or gt.metrics.custom(better=) says no direction")
+        return direction
 
     def _checkpoint(self) -> None:
         if self.checkpoint is not None:

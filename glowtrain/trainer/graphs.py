@@ -12,6 +12,8 @@ from glowtrain.grad.parts import Bounds, Parts
 from glowtrain.graph import Binding, Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss, as_loss
+from glowtrain.metrics.choose import as_metrics
+from glowtrain.metrics.measures import Measures
 from glowtrain.modes.training_and_inference import inference, make_trainable
 from glowtrain.optim import as_optimizer
 from glowtrain.trainer.micro_batches.split import AUTO, part_of
@@ -35,6 +37,7 @@ class TrainerGraphs:
         self.template = self.model if isinstance(self.model, Template) else self.model.template
         self.loss = as_loss(spec.loss)
         self.optimizer = as_optimizer(spec.optimizer)
+        self.measures = Measures(self.loss, as_metrics(spec.metrics))
 
     @cached_property
     def example(self) -> Graph:
@@ -50,6 +53,11 @@ class TrainerGraphs:
     def inference_example(self) -> Graph:
         """The inference form of the example."""
         return inference(self.example)
+
+    def check_metrics(self) -> None:
+        """Raise :class:`InputError` for metrics that cannot be taken of this model with its loss."""
+        if self.measures.metrics:
+            self.measures.check(self.inference_example)
 
     @cached_property
     def canonical(self) -> Graph:
@@ -132,7 +140,7 @@ class TrainerGraphs:
         part, split = part_of(model, self.all_specs, self.loss, count)
         trained = self.trained(part)
         attached = self.loss.attach(trained)
-        metrics = attached.metrics if self.spec.metrics else {}
+        metrics = self.measures.means(trained, attached) if self.spec.measured_in_steps else {}
         parameters = self.selected(trained)
         return micro_batched_graph(
             trained, attached.value, attached.targets, parameters, self.optimizer, split, metrics,
@@ -143,7 +151,7 @@ class TrainerGraphs:
         """One training step of a bound model, whole."""
         trained = self.trained(model)
         attached = self.loss.attach(trained)
-        metrics = attached.metrics if self.spec.metrics else {}
+        metrics = self.measures.means(trained, attached) if self.spec.measured_in_steps else {}
         parameters = self.selected(trained)
         return training_graph(
             trained, attached.value, attached.targets, parameters, self.optimizer, metrics, self.parts(parameters)
@@ -168,13 +176,14 @@ class TrainerGraphs:
         return gradient_graph(trained, attached.value, attached.targets, parameters, self.parts(parameters))
 
     def evaluation(self) -> Graph | Template:
-        """Loss and metrics of the inference form."""
+        """Loss and metrics of the inference form, and the outputs that other metrics are taken of."""
         return self._derived(self._evaluation_of)
 
     def _evaluation_of(self, model: Graph) -> Graph:
         plain = inference(model)
         attached = self.loss.attach(plain)
-        return loss_graph(plain, attached.value, attached.targets, attached.metrics)
+        means, outputs = self.measures.means(plain, attached), self.measures.outputs(plain, attached)
+        return loss_graph(plain, attached.value, attached.targets, means | outputs)
 
     def prediction(self) -> Graph | Template:
         """The inference form."""

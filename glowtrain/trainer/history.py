@@ -6,15 +6,18 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from glowtrain.errors import CheckpointError
+from glowtrain.metrics.base import Direction
 from glowtrain.presentation import figures
 from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Table
 from glowtrain.trainer.checkpoints.files import check_writable, write_atomically
 from glowtrain.trainer.curves import file_format_of, picture
 
-Record = dict[str, float]
+Record = dict[str, Any]
+"""Numbers by name, and of metrics that are no single number nested lists."""
 
 TIMINGS = ("seconds", "examples_per_second")
 """What differs between equal runs; checkpoints leave it out."""
@@ -33,13 +36,14 @@ class History:
 
     def __repr__(self) -> str:
         """``<History of 3 epochs; the last: loss 0.1689, lr 1e-05, val_loss 0.1369>``"""
-        shown = {key: value for key, value in self.last.items() if key not in ("epoch", *TIMINGS)}
+        shown = {key: value for key, value in numbers_of(self.last).items() if key not in ("epoch", *TIMINGS)}
         last = ", ".join(f"{key} {value:{'.4g' if key == 'lr' else '.4f'}}" for key, value in shown.items())
         return f"<History of {plural(len(self), 'epoch')}{f'; the last: {last}' if last else ''}>"
 
     def _repr_html_(self) -> str:
-        columns = dict.fromkeys(("epoch", *(key for record in self.records for key in record)))
-        rows = ([f"{record[key]:.4g}" if key in record else "" for key in columns] for record in self.records)
+        records = [numbers_of(record) for record in self.records]
+        columns = dict.fromkeys(("epoch", *(key for record in records for key in record)))
+        rows = ([f"{record[key]:.4g}" if key in record else "" for key in columns] for record in records)
         return Table([f"{column}>" for column in columns], rows).html()
 
     def __len__(self) -> int:
@@ -48,7 +52,7 @@ class History:
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
 
-    def __getitem__(self, key: str) -> list[float]:
+    def __getitem__(self, key: str) -> list[Any]:
         """The values of one column, by epoch, of the epochs that have it."""
         return [record[key] for record in self.records if key in record]
 
@@ -62,16 +66,17 @@ class History:
         """The record of the last epoch; empty before the first."""
         return self.records[-1] if self.records else {}
 
-    def watched(self) -> list[float]:
-        """What early stopping goes by: the validation loss, or the training loss without validation."""
-        return self["val_loss"] or self.loss
+    def watched(self, monitor: str | None = None) -> list[float]:
+        """What early stopping goes by: an entry of the records, by default the validation loss, or the training loss
+        without validation."""
+        return (self["val_loss"] or self.loss) if monitor is None else self[monitor]
 
-    def epochs_without_progress(self, min_delta: float) -> int:
-        """Epochs since the watched loss was last lower by more than ``min_delta`` than ever before."""
+    def epochs_without_progress(self, min_delta: float, monitor: str | None = None, better: Direction = "min") -> int:
+        """Epochs since what is :meth:`watched` was last better by more than ``min_delta`` than ever before."""
         best, since = float("inf"), 0
-        for value in self.watched():
-            better = value < best - min_delta
-            best, since = (value, 0) if better else (best, since + 1)
+        for value in self.watched(monitor):
+            value = -value if better == "max" else value
+            best, since = (value, 0) if value < best - min_delta else (best, since + 1)
         return since
 
     def deterministic(self) -> list[Record]:
@@ -84,7 +89,14 @@ class History:
         Raises :class:`InputError` for another suffix, and :class:`CheckpointError` for what cannot be written.
         """
         check_plot(Path(path))
-        write_atomically(Path(path), picture(self.records, file_format_of(Path(path))))
+        write_atomically(
+            Path(path), picture([numbers_of(record) for record in self.records], file_format_of(Path(path)))
+        )
+
+
+def numbers_of(record: Record) -> dict[str, float]:
+    """A record without the metrics that are no single number, which have no room in a line or a curve."""
+    return {name: value for name, value in record.items() if not isinstance(value, list)}
 
 
 def check_plot(path: Path) -> None:

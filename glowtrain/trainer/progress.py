@@ -8,7 +8,7 @@ from typing import TextIO
 from rich import console
 from rich import progress as bars
 
-from glowtrain.trainer.history import Record
+from glowtrain.trainer.history import Record, numbers_of
 
 ROOMY = 80
 """Columns of a terminal on which the bar has room for the speed."""
@@ -80,7 +80,7 @@ def line(record: Record, epochs: int, width: int | None = None) -> str:
     """
     digits = len(str(epochs))
     parts = [f"epoch {int(record['epoch']):>{digits}}/{epochs}"]
-    shown = (key for key in record if key == "loss" or key.startswith(("train_", "val_")))
+    shown = (key for key in numbers_of(record) if key == "loss" or key.startswith(("train_", "val_")))
     parts += [f"{key} {record[key]:.4f}" for key in shown]
     timings = [f"{record['seconds']:.1f} s", f"{record['examples_per_second']:,.0f} examples/s"]
     while timings and width is not None and len("  ".join(parts + timings)) > width:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template, no_model
 from glowtrain.losses import Loss, LossFunction
 from glowtrain.memory.resources import TRAINING, Resources
+from glowtrain.metrics.choose import NAMED, Named, as_metrics
 from glowtrain.optim import Optimizer, as_optimizer
 from glowtrain.settings import setting
 from glowtrain.trainer.micro_batches.split import MicroBatches, checked_count
@@ -47,13 +49,24 @@ class TrainingSettings(Resources):
         "Keep the running statistics of BatchNormalization whose scale is not trained, and normalise with them.",
         panel=TRAINING,
     )
-    metrics: bool = setting(
+    metrics: bool | Sequence[Named] = setting(
+        False,
+        "Measure this, too, after each epoch (repeatable), e.g. f1, auc, top_5.",
+        "A list of names, of gt.metrics and of functions (outputs, targets): what evaluate measures beside the "
+        "loss and its accuracy. True is train_metrics=True.",
+        metavar="NAME",
+        flag="--metric",
+        type=list[str],
+        parse=lambda names: names or False,
+        choices=NAMED,
+        panel=TRAINING,
+    )
+    train_metrics: bool = setting(
         False,
         "Measure accuracy on the training batches, too.",
-        "Each step gives the metrics of the loss (accuracy) as measured, and records of epochs have their means "
-        "(train_accuracy): those of the training form, each batch before its update. This takes no second forward "
-        "pass, but some time with many classes.",
-        flag="--train-metrics",
+        "Each step gives the metrics of the loss (accuracy), and the listed ones that are means over examples, as "
+        "measured, and records of epochs have those of the epoch (train_accuracy): of the training form, each batch "
+        "before its update. This takes no second forward pass, but some time with many classes.",
         panel=TRAINING,
     )
     micro_batches: MicroBatches = setting(
@@ -71,11 +84,12 @@ class TrainingSettings(Resources):
     def __post_init__(self) -> None:
         super().__post_init__()
         checked_count(self.micro_batches)
-        if not isinstance(self.metrics, (bool, np.bool_)):
-            raise InputError(
-                f"metrics must be True or False, not {self.metrics!r}: whether each step measures what its loss has, "
-                "which is accuracy for classes and nothing for others; take others of trainer.predict"
-            )
+        as_metrics(self.metrics)
+
+    @property
+    def measured_in_steps(self) -> bool:
+        """Whether steps give metrics beside the loss."""
+        return bool(self.train_metrics or (isinstance(self.metrics, (bool, np.bool_)) and self.metrics))
 
 
 @dataclass(frozen=True)

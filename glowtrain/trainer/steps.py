@@ -52,7 +52,7 @@ from glowtrain.types import Array, type_of
 
 @dataclass(frozen=True)
 class Measured:
-    """What steps in a row have measured, each before its update: losses, and metrics by name.
+    """What steps in a row have measured, each before its update: losses, and means that metrics follow from, by name.
 
     ``bad``: the loss of the next batch and its arrays, if that was NaN or infinite, which updated nothing.
     """
@@ -74,6 +74,7 @@ class Steps:
         resolved = backend_of(spec.backend, spec.threads)
         self.backend = spec.backend if spec.threads is None else resolved
         self.graphs = TrainerGraphs(spec)
+        self.graphs.check_metrics()
         self.loss, self.optimizer = self.graphs.loss, self.graphs.optimizer
         self.history = History()
         self.position = Position()
@@ -151,7 +152,8 @@ class Steps:
         loss = float(outputs[LOSS])
         if not math.isfinite(loss):
             raise self.non_finite(loss, arrays)
-        self.measured = {name: float(value) for name, value in outputs.items() if name != LOSS}
+        means = {name: float(value) for name, value in outputs.items() if name != LOSS}
+        self.measured = self.graphs.measures.finish(means)
         if self._binding is None:
             self._stepped(arrays)
         return loss
@@ -174,7 +176,7 @@ class Steps:
             bad = losses.pop(), {name: batches[len(losses)][name] for name in arrays}
         metrics = {name: values[: len(losses)] for name, values in numbers.items()}
         if losses:
-            self.measured = {name: values[-1] for name, values in metrics.items()}
+            self.measured = self.graphs.measures.finish({name: values[-1] for name, values in metrics.items()})
         if losses and self._binding is None:
             self._stepped(batches[0])
         return Measured(losses, metrics, bad)
@@ -231,8 +233,9 @@ class Steps:
 
     def evaluate(
         self, examples: Data, *, batch_size: int | None = None, drop_last: bool = False, prefetch: int | None = None
-    ) -> dict[str, float]:
-        """Means over examples of the loss and its metrics (``accuracy``), by the inference form.
+    ) -> dict[str, Any]:
+        """Means over examples of the loss and its metrics (``accuracy``), and the listed ``metrics``, by the inference
+        form: floats, and nested lists of what is no single number.
 
         Of a :class:`~glowtrain.data.Dataset` the validation part is measured, if it has one: ``dataset.train`` is the
         other. ``drop_last`` leaves out a last, short batch that a model with a fixed batch cannot take. Batches of a
@@ -240,17 +243,24 @@ class Steps:
         """
         if comes_in_batches(examples):
             drops = drop_last and self.signature.fixed_batch is not None
-            return self.mean_over(loader_of(examples, self.signature, batch_size, prefetch=prefetch, drop_last=drops))
+            return self.measure(loader_of(examples, self.signature, batch_size, prefetch=prefetch, drop_last=drops))
         arrays = named(held_out(examples), *self.signature.names)
         size = self.signature.batch_size(batch_size)
         self.signature.check_all(arrays, size, drop_last=drop_last)
         if drop_last:
             arrays = self.signature.whole_batches(arrays, size)
-        return self.mean_over(ArraySource(arrays, size))
+        return self.measure(ArraySource(arrays, size))
 
-    def mean_over(self, source: BatchSource) -> dict[str, float]:
+    def measure(self, source: BatchSource) -> dict[str, Any]:
         """What :meth:`evaluate` gives, of a source."""
-        return means(lambda batch: self._evaluate(self.signature.checked(batch)), source)
+        measures = self.graphs.measures
+        gatherer = measures.gatherer()
+
+        def evaluate(batch: Mapping[str, Any]) -> dict[str, Any]:
+            arrays = self.signature.checked(batch)
+            return gatherer.take(self._evaluate(arrays), arrays)
+
+        return measures.results(means(evaluate, source), gatherer)
 
     # --- results -----------------------------------------------------------------------------------------------------
 

@@ -100,6 +100,19 @@ def test_metrics_of_a_step_come_out_beside_the_loss() -> None:
     assert 0 <= outputs["accuracy"] <= 1
 
 
+def test_means_of_listed_metrics_come_out_of_a_step() -> None:
+    settings = {"metrics": ["top_2", "perplexity", "f1"], "train_metrics": True}
+    trainer = gt.Trainer(mlp, "softmax_cross_entropy", gt.optim.SGD(0.1), **settings)  # type: ignore[arg-type]
+    case = replace(classifier(mlp, 1, 8, 8), trainer=trainer)
+    _, loaded = trainer_and_bundle(trainer)
+    (batch,) = batches(case, 1)
+    outputs = loaded.instance().run("step", batch)
+    trainer.step(batch)
+    assert list(outputs) == ["loss", "accuracy", "top_2", "cross_entropy"]
+    perplexity = np.exp(outputs["cross_entropy"], dtype=np.float64)
+    assert trainer.measured == {name: outputs[name] for name in ("accuracy", "top_2")} | {"perplexity": perplexity}
+
+
 # ---- quantized models
 
 

@@ -58,6 +58,20 @@ def test_the_log_has_the_accuracy_of_training(tmp_path: Path) -> None:
     assert f"train_accuracy {json.loads(log.read_text())['train_accuracy']:.4f}" in said
 
 
+@pytest.mark.exhaustive
+def test_metrics_by_name(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    said = done(
+        *("train", "mlp", "--data", "digits", "--epochs", "2", "--out", tmp_path / "out.onnx", "--log", log),
+        *("--metric", "f1", "--metric", "confusion_matrix", "--metric", "top_3", "--train-metrics"),
+        *("--patience", "2", "--monitor", "val_f1"),
+    )
+    record = json.loads(log.read_text().splitlines()[-1])
+    assert f"val_f1 {record['val_f1']:.4f}" in said
+    assert record["train_top_3"] > record["train_accuracy"]
+    assert np.trace(record["val_confusion_matrix"]) == pytest.approx(360 * record["val_accuracy"])
+
+
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
@@ -82,6 +96,9 @@ def test_directory_as_output(tmp_path: Path) -> None:
         (("--data", "digits", "--optimizer", "lbfgs"), "choose from sgd"),
         (("--data", "digits", "--optimizer", "adam", "--momentum", "0.9"), "adam has no --momentum"),
         (("--data", "digits", "--optimizer", "lion", "--nesterov"), "lion has no --nesterov; it has lr, "),
+        (("--data", "digits", "--metric", "acc"), "there is no metric 'acc' (the nearest is 'accuracy')"),
+        (("--data", "digits", "--metric", "r2"), "'r2' is of numbers that are to be near their targets"),
+        (("--data", "digits", "--monitor", "val_f1"), "goes with patience"),
         (("--data", "digits", "--schedule", "wavy"), "choose from constant"),
         (
             ("--data", "digits", "--loss", "hinge"),

@@ -22,13 +22,13 @@ EACH = 60
 """Examples of a client."""
 
 
-def trainer(seed: int = 0, dtype: gt.TensorType = gt.f32, lr: float = 0.1) -> gt.Trainer:
+def trainer(seed: int = 0, dtype: gt.TensorType = gt.f32, lr: float = 0.1, **settings: Any) -> gt.Trainer:
     @gt.model(x=dtype["batch", 1, 8, 8])
     def network(x: Any) -> Any:
         hidden = gt.nn.relu(gt.nn.linear(gt.nn.flatten(x), 32, name="hidden"))
         return gt.nn.linear(hidden, 10, name="head")
 
-    return gt.Trainer(network, "softmax_cross_entropy", gt.optim.SGD(lr=lr, momentum=0.9), seed=seed)
+    return gt.Trainer(network, "softmax_cross_entropy", gt.optim.SGD(lr=lr, momentum=0.9), seed=seed, **settings)
 
 
 def part(number: int) -> dict[str, Array]:
@@ -105,6 +105,13 @@ def test_the_servers_config_holds_for_its_round() -> None:
     client.fit(start, {})
     assert (len(client.trainer.history), client.trainer.lr) == (4, 0.1)
     assert int(client.trainer.variables()["optimizer.step"]) == 3 * 2 + 3
+
+
+def test_metrics_that_are_numbers_are_told() -> None:
+    client = flower.Client(trainer(metrics=["f1", "confusion_matrix"]), part(0), VALID)
+    _, _, metrics = client.evaluate(client.get_parameters(), {})
+    expected = client.trainer.evaluate(VALID)
+    assert metrics == pytest.approx({name: expected[name] for name in ("accuracy", "f1")})
 
 
 class Loader:

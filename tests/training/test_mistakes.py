@@ -61,7 +61,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         InputError,
         r"it lacks an axis of 1: use \.reshape\(-1, 1, 8, 8\)",
     ),
-    "names of metrics": (lambda: trainer(metrics=["auc"]), InputError, r"metrics must be True or False, not \['auc'\]"),
+    "a name of metrics": (lambda: trainer(metrics=["aucc"]), InputError, "no metric 'aucc' .the nearest is 'auc'"),
     "a near argument": (lambda: trainer(metric=True), TypeError, r"Trainer takes no argument 'metric' .*'metrics'"),
     "another argument": (lambda: trainer(epoch=3), TypeError, "Trainer takes no argument 'epoch'; there are 'model',"),
     "Keras's rate": (lambda: gt.optim.Adam(learning_rate=1), TypeError, "'learning_rate' .the nearest is 'lr'"),  # type: ignore[call-arg]

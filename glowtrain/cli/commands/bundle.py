@@ -59,7 +59,7 @@ def bundle(
     out_path: Annotated[str, typer.Option("--out", metavar="DIR", help="The folder for the files.")],
     what: BundleOptions,
     file: ModelFileOptions,
-    settings: Annotated[Given, From(BundleSpec)],
+    settings: Annotated[Given, From(BundleSpec, but=("metrics",))],
     loss: LossOptions,
     optimizer: OptimizerOptions,
 ) -> None:

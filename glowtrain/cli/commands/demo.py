@@ -132,7 +132,7 @@ def _train(trainer: Trainer, digits: data.Dataset, epochs: int) -> float:
     history = trainer.fit(digits, epochs, BATCH, drop_last=True, progress=False, callbacks=[tell])
     rate = max(history["examples_per_second"])
     _say("speed", f"{rate / BATCH:,.0f} steps/s, {rate:,.0f} images/s")
-    return history["val_accuracy"][-1]
+    return float(history["val_accuracy"][-1])
 
 
 def _check_gradients(trainer: Trainer, digits: data.Dataset) -> None:

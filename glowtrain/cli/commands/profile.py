@@ -65,7 +65,7 @@ def profile(
     file: ModelFileOptions,
     loss: LossOptions,
     optimizer: OptimizerOptions,
-    settings: Annotated[Given, From(TrainingSettings)],
+    settings: Annotated[Given, From(TrainingSettings, but=("metrics",))],
     fit: Annotated[Given, From(FitSpec, only=("batch_size",))],
     reports: Reports,
     train: options.WholeStep = False,

@@ -22,7 +22,7 @@ def size(
     model: options.Model,
     what: BundleOptions,
     file: ModelFileOptions,
-    settings: Annotated[Given, From(BundleRequest, but=("name",))],
+    settings: Annotated[Given, From(BundleRequest, but=("name", "metrics"))],
     loss: LossOptions,
     optimizer: OptimizerOptions,
 ) -> None:

@@ -93,7 +93,7 @@ def verify(
     file: ModelFileOptions,
     loss: LossOptions,
     optimizer: OptimizerOptions,
-    settings: Annotated[Given, From(TrainingSettings, but=("threads", "seed"))],
+    settings: Annotated[Given, From(TrainingSettings, but=("threads", "seed", "metrics"))],
     others: OtherProcessors,
     train: options.WholeStep = False,
     backend: options.Backend = "cpu",

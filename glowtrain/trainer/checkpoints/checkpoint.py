@@ -60,15 +60,15 @@ class Position:
         self, losses: Sequence[float], metrics: Mapping[str, Sequence[float]], count: int, source: Any = None
     ) -> Position:
         """The position after further batches of ``count`` examples each, by their losses and metrics. Metrics do not
-        count if earlier batches of the epoch were not measured."""
-        counted = metrics if losses and (self.examples == 0 or self.metric_sums) else {}
+        count that earlier batches of the epoch, or these, were not measured by."""
+        counted = [name for name in metrics if self.examples == 0 or name in self.metric_sums]
+        sums = {name: _added(self.metric_sums.get(name, 0.0), metrics[name], count) for name in counted}
         return replace(
             self,
             batch=self.batch + len(losses),
             examples=self.examples + len(losses) * count,
             loss_sum=_added(self.loss_sum, losses, count),
-            metric_sums={**self.metric_sums}
-            | {name: _added(self.metric_sums.get(name, 0.0), values, count) for name, values in counted.items()},
+            metric_sums=sums if losses else self.metric_sums,
             source=source,
         )
 

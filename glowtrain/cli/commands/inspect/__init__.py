@@ -49,7 +49,7 @@ def inspect(
     file: ModelFileOptions,
     loss: LossOptions,
     optimizer: OptimizerOptions,
-    settings: Annotated[Given, From(TrainingSettings)],
+    settings: Annotated[Given, From(TrainingSettings, but=("metrics",))],
     proposal: given.ProposalOptions,
     parts: given.PartOptions,
     stage: given.StageName = "summary",
