@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +26,8 @@ TIMINGS = ("seconds", "examples_per_second")
 
 @dataclass
 class History:
-    """One record for each epoch: ``epoch`` (from 1), ``loss``, ``train_<metric>`` where a trainer has ``metrics``,
-    ``lr`` (of the last update, with its schedule), with validation ``val_loss`` and ``val_<metric>``, ``seconds``
+    """One record for each epoch: ``epoch`` (from 1), ``loss``, ``train_<metric>`` where steps measure metrics, ``lr``
+    (of the last update, with its schedule), with validation ``val_loss`` and ``val_<metric>``, ``seconds``
     and ``examples_per_second`` (of this run's epochs; neither compiling nor validation counts). ``resumed`` says
     with which other hyperparameters a restored run goes on, if it does; ``stopped`` says why training ended."""
 
@@ -125,7 +126,7 @@ class TrainingLog:
     def add(self, record: Record) -> None:
         """Append a line. Raises :class:`CheckpointError` if the file cannot be written."""
         if self.path is not None:
-            self._write(json.dumps(record) + "\n", "a")
+            self._write(json.dumps(_plain(record)) + "\n", "a")
 
     def _keep(self, done: int) -> None:
         """Remove the lines of epochs after ``done``, and one that was broken off."""
@@ -145,6 +146,15 @@ class TrainingLog:
                 file.write(text)
         except OSError as error:
             raise CheckpointError(f"{self.path}: the log cannot be written: {error.strerror or error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """A record as JSON has it, which knows neither NaN nor infinity: null stands for them."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _stays(line: bytes, done: int) -> bool:

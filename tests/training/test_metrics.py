@@ -184,6 +184,17 @@ def test_records_have_what_is_listed(mlp: gt.Template, points: Points, tmp_path:
     assert f"val_f1 {history.last['val_f1']:.4f}  val_top_2" in said.getvalue()
 
 
+def test_what_is_undefined_is_null_in_the_log(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
+    """No example of class 2 is in the validation data."""
+    log, few = tmp_path / "log.jsonl", points[1] < 2
+    trainer = trainer_of(mlp, metrics=["auc", "per_class_accuracy"])
+    history = trainer.fit(points, 1, 8, validation=(points[0][few], points[1][few]), log=log, progress=False)
+    assert np.isnan(history.last["val_auc"])
+    record = json.loads(log.read_text(), parse_constant=pytest.fail)
+    assert (record["val_auc"], record["val_per_class_accuracy"][2]) == (None, None)
+    assert record["val_loss"] == history.last["val_loss"]
+
+
 def test_a_run_that_goes_on_has_the_same_records(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
     def run(epochs: int, path: Path) -> gt.Trainer:
         trainer = trainer_of(mlp, metrics=["confusion_matrix", "auc"])
