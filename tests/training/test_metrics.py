@@ -40,7 +40,7 @@ STILL = gt.optim.SGD(lr=0.0)
 def measured(loss: Any, metrics: list[Any], data: Points, model: gt.Template = scores, **settings: Any) -> Any:
     """What evaluate gives, in several batches of which the last is short."""
     trainer = trainer_of(model, loss=loss, optimizer=STILL, metrics=metrics, **settings)
-    return trainer.evaluate(data, batch_size=8 if isinstance(data, tuple) else None)
+    return trainer.evaluate(data, batch_size=None if isinstance(data, list) else 8)
 
 
 def miss_rate(outputs: np.ndarray, targets: np.ndarray) -> float:
@@ -158,6 +158,27 @@ def test_a_function_of_a_loss_of_ones_own_takes_everything_by_name() -> None:
     assert results["worst"] == np.abs(x - target).max(0).tolist()
 
 
+def test_weights_do_not_count_in_metrics() -> None:
+    """Neither those of examples, nor of classes, nor smoothed labels."""
+    x, weights = tied(23, 4), np.arange(23, dtype=np.float32)
+    names = ["top_2", "perplexity", "auc", "confusion_matrix"]
+    expected = measured("softmax_cross_entropy", names, (x, LABELS))
+    loss = gt.losses.softmax_cross_entropy(class_weight=[1, 2, 3, 4], label_smoothing=0.1)
+    results = measured(loss.weighted("weight"), names, {"x": x, "labels": LABELS, "weight": weights})  # type: ignore[arg-type]
+    assert results["loss"] != pytest.approx(expected["loss"])
+    assert results["confusion_matrix"] == expected["confusion_matrix"]
+    numbers = ("accuracy", "top_2", "perplexity", "auc")
+    assert [results[name] for name in numbers] == pytest.approx([expected[name] for name in numbers])
+
+
+def test_metrics_of_a_sum_of_losses_are_functions() -> None:
+    loss = gt.losses.mse() + 0.5 * gt.losses.l1()
+    x, target = tied(23, 4), tied(24, 4)[1:]
+    own = gt.metrics.custom(lambda outputs, inputs: gt.metrics.R2()(outputs["output"], inputs["target"]), "r2")
+    results = measured(loss, [own], {"x": x, "target": target})  # type: ignore[arg-type]
+    assert results["r2"] == pytest.approx(sklearn.r2_score(target, x))
+
+
 def test_batches_of_a_loader_are_measured_together() -> None:
     x = tied(23, 5, 3)
     labels = np.random.default_rng(3).integers(0, 3, (23, 5))
@@ -172,13 +193,19 @@ def test_batches_of_a_loader_are_measured_together() -> None:
 def test_records_have_what_is_listed(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
     log, said = tmp_path / "log.jsonl", io.StringIO()
     trainer = trainer_of(mlp, metrics=["f1", "confusion_matrix", "top_2", miss_rate])
-    history = trainer.fit(points, 2, 8, validation=points, log=log, progress=said, plot=tmp_path / "a.svg")
+    table = gt.callbacks.CSV(tmp_path / "log.csv")
+    history = trainer.fit(
+        points, 2, 8, validation=points, log=log, progress=said, plot=tmp_path / "a.svg", callbacks=[table]
+    )
     results = trainer.evaluate(points, batch_size=8)
     assert {name: history.last[f"val_{name}"] for name in results} == results
     assert [json.loads(line)["val_confusion_matrix"] for line in log.read_text().splitlines()] == history[
         "val_confusion_matrix"
     ]
     assert not [key for key in history.last if key.startswith("train_")]
+    header = (tmp_path / "log.csv").read_text().splitlines()[0]
+    assert "val_f1" in header
+    assert "confusion" not in header
     for shown in (said.getvalue(), repr(history), history._repr_html_(), (tmp_path / "a.svg").read_text()):
         assert "confusion" not in shown
     assert f"val_f1 {history.last['val_f1']:.4f}  val_top_2" in said.getvalue()
@@ -290,6 +317,8 @@ def test_what_cannot_be_watched(mlp: gt.Template, points: Points, options: dict[
         ("bce_with_logits", ["top_3"], "'top_3' is of scores of classes and labels; BCEWithLogits compares logits"),
         ("softmax_cross_entropy", ["top_4"], "'top_4' is of more than 4 classes; the output has 4"),
         (lambda outputs, inputs: gt.nn.mean(outputs["output"]), ["rmse"], r"what Custom\(<lambda>.* 'rmse' cannot"),
+        ("kl", ["mae"], r"what KL\(.* compares with targets is not known"),
+        (gt.losses.mse() + gt.losses.l1(), ["mae"], r"what 1.0 \* MSE.* compares with targets is not known"),
         ("softmax_cross_entropy", ["f1", gt.metrics.F1()], "several are called 'f1'"),
         ("softmax_cross_entropy", [gt.metrics.custom(miss_rate, "loss")], "several are called 'loss'"),
         ("softmax_cross_entropy", 3, r"metrics must be True, False or a list such as .*, not 3 \(int\)"),
