@@ -50,6 +50,14 @@ def by_example(each: Peer) -> Peer:
     return loss
 
 
+def of_both_weights(scores: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+    """The mean over what labels count by their classes, times the weights of the examples."""
+    classes = torch.tensor(WEIGHTS, dtype=torch.float64)
+    each = functional.cross_entropy(scores, labels, classes, ignore_index=-100, reduction="none")
+    counts = torch.where(labels == -100, 0.0, classes[labels.clamp(min=0)])
+    return (each * weight).sum() / (counts * weight).sum()
+
+
 losses = gt.losses
 CASES: dict[str, Case] = {
     "class weights": (
@@ -118,6 +126,10 @@ CASES: dict[str, Case] = {
     "weighted cross entropy": (
         losses.weighted("softmax_cross_entropy"), by_example(cross_entropy(reduction="none")),
         [SCORES], [LABELS, EXAMPLES],
+    ),
+    "weighted, weights of classes and ignored": (
+        losses.weighted(losses.softmax_cross_entropy(class_weight=WEIGHTS, ignore_index=-100)), of_both_weights,
+        [SCORES], [IGNORED, EXAMPLES],
     ),
     "weighted triplet": (
         losses.weighted(losses.triplet("y0", "y1", "y2"), "w"),
