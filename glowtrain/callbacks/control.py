@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from glowtrain.callbacks.monitor import Monitor
 from glowtrain.errors import InputError
+from glowtrain.metrics.base import Direction
 from glowtrain.trainer.moments import Moment
-
-Mode = Literal["min", "max"] | None
 
 
 class BestCheckpoint:
@@ -21,14 +19,13 @@ class BestCheckpoint:
     (the validation loss): :meth:`Trainer.restore` takes it. Raises :class:`InputError` for a column that there is not,
     :class:`CheckpointError` where it cannot be written."""
 
-    def __init__(self, path: str | Path, monitor: str | None = None, mode: Mode = None) -> None:
+    def __init__(self, path: str | Path, monitor: str | None = None, mode: Direction | None = None) -> None:
         self.path = Path(path)
         self.monitor = Monitor(monitor, mode)
 
     def on_epoch_end(self, moment: Moment) -> None:
         """Write it where the epoch was the best."""
-        *_, since = self.monitor.since_best(moment.trainer.history)
-        if since == 0:
+        if self.monitor.epochs_without_progress(moment.trainer) == 0:
             moment.trainer.save(self.path)
 
 
@@ -38,7 +35,7 @@ class ReduceOnPlateau:
     """
 
     def __init__(
-        self, monitor: str | None = None, mode: Mode = None, *, factor: float = 0.1, patience: int = 10,
+        self, monitor: str | None = None, mode: Direction | None = None, *, factor: float = 0.1, patience: int = 10,
         min_delta: float = 0.0, least: float = 0.0,
     ) -> None:  # fmt: skip
         if not 0 < factor < 1:
@@ -50,7 +47,7 @@ class ReduceOnPlateau:
 
     def on_epoch_end(self, moment: Moment) -> None:
         """Reduce the rate where it is time to."""
-        *_, since = self.monitor.since_best(moment.trainer.history)
+        since = self.monitor.epochs_without_progress(moment.trainer)
         if since and since % self.patience == 0:
             moment.trainer.lr = max(self.least, moment.trainer.lr * self.factor)
 

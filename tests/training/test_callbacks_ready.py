@@ -230,6 +230,20 @@ def test_the_best_checkpoint_is_that_of_the_best_epoch(tmp_path: Path) -> None:
     assert np.array_equal(best.variables()["linear.weight"], kept[0]["linear.weight"])
 
 
+def test_a_column_of_a_callback_needs_a_direction(tmp_path: Path) -> None:
+    def add(moment: Moment) -> None:
+        if moment.record is not None:
+            moment.record["answer"] = float(moment.epoch)
+
+    path = tmp_path / "best.safetensors"
+    with pytest.raises(InputError, match=r"nothing says whether more of 'answer' is better: mode='min' or 'max'"):
+        trainer().fit(DATA, 1, callbacks=[add, callbacks.BestCheckpoint(path, "answer")], progress=False)
+    trainer().fit(DATA, 3, callbacks=[add, callbacks.BestCheckpoint(path, "answer", "max")], progress=False)
+    best = trainer()
+    best.restore(path)
+    assert best.position.epoch == 3
+
+
 def test_gradient_norms_are_those_of_the_gradients() -> None:
     norms, own = callbacks.GradientNorms(every=3), trainer()
     history = own.fit(DATA, 1, 16, shuffle=False, callbacks=[norms], progress=False)
