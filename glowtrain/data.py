@@ -11,7 +11,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from glowtrain.datasets.table import READERS, read_table
 from glowtrain.errors import DataError
 from glowtrain.presentation.messages import plural
 from glowtrain.types import Array
@@ -38,6 +39,7 @@ __all__ = [
     "read_idx",
     "read_npz",
     "split",
+    "table",
 ]
 
 FASHION_MNIST_DIR = Path("/usr/share/datasets/fashion-mnist")
@@ -64,6 +66,8 @@ class Dataset:
     name: str
     train: Mapping[str, Array]
     valid: Mapping[str, Array] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    """The names of the classes that labels count, where they have any."""
 
     def __post_init__(self) -> None:
         check_examples(self.train, f"data set {self.name!r}")
@@ -121,10 +125,13 @@ class Dataset:
                 )
 
 
-def load(name_or_path: str | Path, data_dir: str | Path | None = None) -> Dataset:
-    """The data set called ``digits`` or ``fashion-mnist``, or the one in an ``.npz`` file.
+def load(
+    name_or_path: str | Path, data_dir: str | Path | None = None, target: str | None = None, drop: Collection[str] = ()
+) -> Dataset:
+    """The data set called ``digits`` or ``fashion-mnist``, or the one in an ``.npz``, ``.csv`` or ``.parquet`` file.
 
-    ``data_dir`` holds the files of ``fashion-mnist``; it means nothing for the others.
+    ``data_dir`` holds the files of ``fashion-mnist``; ``target`` and ``drop`` are columns of tables. They mean nothing
+    for the others.
     """
     name = str(name_or_path)
     if name == "digits":
@@ -133,7 +140,17 @@ def load(name_or_path: str | Path, data_dir: str | Path | None = None) -> Datase
         return fashion_mnist(data_dir)
     if name.endswith(".npz"):
         return npz(name_or_path)
-    raise DataError(f"unknown data set {name!r}: use {', '.join(NAMES)} or the path of an .npz file")
+    if Path(name).suffix in READERS:
+        return table(name_or_path, target, drop)
+    endings = ", ".join((".npz", *READERS))
+    raise DataError(f"unknown data set {name!r}: use {', '.join(NAMES)} or the path of a file ({endings})")
+
+
+def table(path: str | Path, target: str | None, drop: Collection[str] = ()) -> Dataset:
+    """The rows of a ``.csv`` or ``.parquet`` file: ``x`` f32[n, columns], and ``y`` of the column ``target``, as
+    :func:`~glowtrain.datasets.table.read_table` reads them."""
+    arrays, _, classes = read_table(Path(path), target, drop)
+    return Dataset(str(path), arrays, classes=classes)
 
 
 def digits() -> Dataset:

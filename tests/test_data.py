@@ -251,7 +251,7 @@ class TestNpz:
 
 
 def test_unknown_data_set_names_the_choices() -> None:
-    with pytest.raises(DataError, match=r"'mnist'.*digits, fashion-mnist or the path of an \.npz"):
+    with pytest.raises(DataError, match=r"'mnist'.*digits, fashion-mnist or the path of a file \(\.npz, \.csv"):
         data.load("mnist")
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from glowtrain import data
+from glowtrain.cli.arguments import options
 from glowtrain.cli.terminal.console import note
 from glowtrain.data import Dataset
+from glowtrain.datasets.table import READERS
 from glowtrain.errors import DataError, InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.graph.specialise.template import example_of
@@ -21,19 +24,41 @@ from glowtrain.types import Array, Spec
 
 @dataclass(frozen=True)
 class Stored:
-    """The arrays of a data set as they are stored, before a model and its loss say which of them are examples."""
+    """The arrays of a data set as they are stored, before a model and its loss say which of them are examples; what
+    ``labels`` are called, where somebody says, and the classes that they count, where these have names."""
 
     name: str
     train: Mapping[str, Array]
     valid: Mapping[str, Array]
+    labels: str | None = None
+    classes: tuple[str, ...] = ()
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What a model says of the data that it has learnt from."""
+        return {"glowtrain.classes": json.dumps(self.classes)} if self.classes else {}
 
 
-def stored(name: str, data_dir: Path | None = None) -> Stored:
-    """The data set of a --data option. Raises :class:`DataError`."""
-    if name.endswith(".npz"):
-        return Stored(name, *data.npz_parts(name))
-    known = data.load(name, data_dir)
-    return Stored(known.name, known.train, known.valid)
+@dataclass(frozen=True)
+class DataOptions:
+    """Where examples come from, and which arrays or columns they are."""
+
+    data_dir: options.DataDir = None
+    labels: options.Labels = None
+    drop: options.Drop = field(default_factory=list)
+
+    def stored(self, name: str) -> Stored:
+        """The data set of a --data option. Raises :class:`DataError`, and :class:`InputError` for columns of what is no
+        table."""
+        if Path(name).suffix in READERS:
+            rows = data.table(name, self.labels, self.drop)
+            return Stored(rows.name, rows.train, rows.valid, classes=rows.classes)
+        if self.drop:
+            raise InputError(f"--drop leaves columns of a table out ({', '.join(READERS)}), and not arrays of {name}")
+        if name.endswith(".npz"):
+            return Stored(name, *data.npz_parts(name), self.labels)
+        known = data.load(name, self.data_dir)
+        return Stored(known.name, known.train, known.valid, self.labels)
 
 
 @dataclass(frozen=True)
@@ -55,12 +80,12 @@ class Fed:
         return f"{message} ({', '.join(told)})" if told else message
 
 
-def feed(stored: Stored, specs: Mapping[str, Spec], loss: Loss | None, labels: str | None) -> Fed:
+def feed(stored: Stored, specs: Mapping[str, Spec], loss: Loss | None) -> Fed:
     """The training and validation arrays of a data set for a model and its loss, if there is one.
 
     Raises :class:`DataError` for arrays that are missing or no examples, :class:`InputError` for transposed ones.
     """
-    targets = loss.targets if loss else ()
+    targets, labels = loss.targets if loss else (), stored.labels
     taken = sources(stored.train, tuple(specs), targets, labels)
     _check_all(stored.train, taken, specs, targets, stored.name, labels)
     valid: dict[str, Array] = {}

@@ -116,10 +116,19 @@ def _built_in(name: str, examples: Mapping[str, Array] | None, seed: int) -> Tem
     if examples is None:
         return models.build(name, seed=seed)
     x, y = examples.get("x"), examples.get("y")
-    if x is None or y is None or x.ndim != 4 or y.dtype.kind not in "iu" or y.ndim != 1 or not y.size:
+    if x is None or y is None or not _takes(name, x, y):
         found = ", ".join(f"{key} {array.dtype}{list(array.shape)}" for key, array in examples.items())
+        rows = ", or rows x[n,features] with labels or numbers y[n]" if name == "mlp" else ""
         raise InputError(
-            f"{name} takes images x[n,channels,height,width] and labels y[n], not {found}; "
+            f"{name} takes images x[n,channels,height,width] and labels y[n]{rows}, not {found}; "
             "give an ONNX file for other data"
         )
+    if y.dtype.kind == "f":
+        return models.build(name, x.shape[1:], 1, seed)
     return models.build(name, x.shape[1:], int(y.max()) + 1, seed)
+
+
+def _takes(name: str, x: Array, y: Array) -> bool:
+    """Whether a model that comes along takes such examples: images with labels, the perceptron rows, too."""
+    rows = name == "mlp" and x.ndim == 2
+    return bool(y.ndim == 1 and y.size and y.dtype.kind in ("iuf" if rows else "iu") and (rows or x.ndim == 4))

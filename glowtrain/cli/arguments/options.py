@@ -34,10 +34,13 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="D",
-        help=f"{', '.join(NAMES)} or an .npz file with arrays named after inputs; NAME_valid (also NAME_val, "
-        "NAME_test) is for validation, as x_valid and y_valid.",
+        help=f"{', '.join(NAMES)}, a table (.csv, .parquet), or an .npz file with arrays named after inputs; "
+        "NAME_valid (also NAME_val, NAME_test) is for validation, as x_valid and y_valid.",
         autocompletion=DATA,
     ),
+]
+Drop = Annotated[
+    list[str], typer.Option(metavar="COLUMN", help="Of a table: a column that is no feature (repeatable).")
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Directory with the files of fashion-mnist.", metavar="DIR")]
 Dims = Annotated[
@@ -81,7 +84,11 @@ Loss = Annotated[
 ]
 Labels = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The array of labels or targets in the data (y).", rich_help_panel=TRAINING),
+    typer.Option(
+        metavar="NAME",
+        help="The array of labels or targets in the data (y), or the column of a table.",
+        rich_help_panel=TRAINING,
+    ),
 ]
 LossOutput = Annotated[
     str | None,

@@ -11,7 +11,7 @@ from glowtrain import quantization as q
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.cache import BackendOptions
-from glowtrain.cli.arguments.feed import Fed, Stored, feed, stored
+from glowtrain.cli.arguments.feed import DataOptions, Fed, Stored, feed
 from glowtrain.cli.arguments.files import check_differs, check_writable
 from glowtrain.cli.arguments.models import ModelFileOptions
 from glowtrain.cli.arguments.quantize_options import (
@@ -53,11 +53,10 @@ def quantize(
     calibration: CalibrationOptions,
     training: Finetuning,
     fit: Annotated[Given, From(FitSpec, only=("batch_size", "drop_last"))],
+    source: DataOptions,
     loss: LossOptions,
     calibrate: Calibrate = None,
     dynamic: Dynamic = False,
-    data_dir: options.DataDir = None,
-    labels: options.Labels = None,
     sensitivity: Ranking = False,
 ) -> None:
     """Round a model's tensors to integers, after training or while it is trained on, and write it as ONNX.
@@ -86,9 +85,9 @@ def quantize(
         return
     files.check()
     training.check(after_training=calibration.after_training)
-    loaded = stored(calibrate, data_dir)
+    loaded = source.stored(calibrate)
     network = file.open(model, loaded.train, settings["seed"])
-    fed = _fed(loaded, network, loss.named, labels, trained=training.qat > 0)
+    fed = _fed(loaded, network, loss.named, trained=training.qat > 0)
     recipe = calibration.recipe(scheme)
     files.check_savable(recipe)
     chosen = backend_of(on.chosen, settings["threads"])
@@ -114,10 +113,10 @@ def _write_dynamic(network: Graph | Template, files: QuantizeFiles, keep: Sequen
     out.print(f"wrote {path}: {byte_text(after)} instead of {byte_text(before)}")
 
 
-def _fed(found: Stored, network: Graph | Template, loss: Loss, labels: str | None, *, trained: bool) -> Fed:
+def _fed(found: Stored, network: Graph | Template, loss: Loss, *, trained: bool) -> Fed:
     """The arrays for a model, and for its loss if it is trained or there are labels to measure it by."""
-    labelled = trained or labels or any(name in found.train for name in (*loss.targets, "y"))
-    return feed(found, specs_of(network), loss if labelled else None, labels)
+    labelled = trained or found.labels or any(name in found.train for name in (*loss.targets, "y"))
+    return feed(found, specs_of(network), loss if labelled else None)
 
 
 def _result(

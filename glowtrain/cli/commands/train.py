@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ import typer
 from glowtrain import callbacks
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.cache import BackendOptions
-from glowtrain.cli.arguments.feed import Fed, feed, stored
+from glowtrain.cli.arguments.feed import DataOptions, Fed, feed
 from glowtrain.cli.arguments.files import check_writable
 from glowtrain.cli.arguments.models import ModelFileOptions
 from glowtrain.cli.arguments.training import LossOptions, OptimizerOptions, ScheduleOptions, batches_in
@@ -67,9 +68,9 @@ class TrainFiles:
         if self.step_out is not None:
             writing.save(trainer.graph, opset=self.opset)
 
-    def write(self, trainer: Trainer) -> None:
+    def write(self, trainer: Trainer, metadata: Mapping[str, str]) -> None:
         """Save the trained model, and the step if it was asked for, and say so."""
-        writing.save(trainer.model(), self.out_path, opset=self.opset)
+        writing.save(trainer.model(), self.out_path, opset=self.opset, metadata=metadata)
         out.print(f"{_stopped(trainer.history)}; wrote {self.out_path}")
         if self.step_out is not None:
             writing.save(trainer.graph, self.step_out, opset=self.opset)
@@ -80,6 +81,7 @@ class TrainFiles:
 def train(
     model: options.Model,
     dataset: options.Data,
+    source: DataOptions,
     files: TrainFiles,
     fit: Annotated[Given, From(FitSpec)],
     schedule: ScheduleOptions,
@@ -88,8 +90,6 @@ def train(
     loss: LossOptions,
     optimizer: OptimizerOptions,
     settings: Annotated[Given, From(TrainingSettings)],
-    data_dir: options.DataDir = None,
-    labels: options.Labels = None,
 ) -> None:
     """Train a model and write it as ONNX.
 
@@ -101,20 +101,22 @@ def train(
 
     glowtrain train model.onnx --data data.npz --loss mse --optimizer adamw --schedule cosine --out trained.onnx
 
+    glowtrain train mlp --data iris.csv --labels species --validation 0.2 --out iris.onnx
+
     glowtrain train cnn --data digits --epochs 10 --checkpoint run.safetensors --resume --out trained.onnx
     """
     file.import_modules()
     files.check(fit)
-    loaded = stored(dataset, data_dir)
+    loaded = source.stored(dataset)
     network = file.open(model, loaded.train, settings["seed"])
-    fed = feed(loaded, specs_of(network), loss.named, labels)
+    fed = feed(loaded, specs_of(network), loss.named)
     batches = batches_in(network, round(len(fed) * (1 - (fit["validation"] or 0))), fit)
     rule = optimizer.rule(schedule.over(batches, optimizer.accumulate))
     trainer = Trainer(network, loss.named, rule, backend=on.chosen, **settings)
     files.check_savable(trainer)
     _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")
     _fit(trainer, fed, files, fit)
-    files.write(trainer)
+    files.write(trainer, loaded.metadata)
 
 
 def _fit(trainer: Trainer, fed: Fed, files: TrainFiles, fit: Given) -> None:

@@ -41,6 +41,7 @@ def save(
     state: Mapping[str, Array] | None = None,
     domains: Collection[str] = (),
     standard: bool = False,
+    metadata: Mapping[str, str] | None = None,
 ) -> ModelProto:
     """Write a graph or a template as an ONNX model, to ``path`` if one is given, and return the model.
 
@@ -53,7 +54,8 @@ def save(
     as they are, for runtimes that have them, and not as functions. With ``standard`` there are only ONNX's own
     operators in the model: in place of functions stands what they consist of (so it does where only that leaves
     dimensions symbolic), and operators of other packages must have a decomposition. The tensors of a sequence are
-    inputs or outputs of their own (``<name>.0``, ``<name>.1``).
+    inputs or outputs of their own (``<name>.0``, ``<name>.1``). ``metadata``: further entries of the model's metadata,
+    by name.
 
     The file appears whole or not at all. Raises :class:`ModelError` for operators that cannot be written, names that
     clash, values of unknown variables and files that cannot be written.
@@ -74,6 +76,8 @@ def save(
     else:
         raise ModelError(f"cannot save: {_explain(missing, choices[-1])}")
     model.ir_version = ir_version or _ir_version(version)
+    for name, text in (metadata or {}).items():
+        model.metadata_props.add(key=name, value=text)
     if path is not None:
         _write(model, Path(path))
     return model

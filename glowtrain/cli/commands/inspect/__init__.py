@@ -12,7 +12,7 @@ from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.bundles.updates import propose
 from glowtrain.cli.arguments import options
-from glowtrain.cli.arguments.feed import feed, stored
+from glowtrain.cli.arguments.feed import DataOptions, feed
 from glowtrain.cli.arguments.models import ModelFileOptions, as_graph
 from glowtrain.cli.arguments.training import (
     LossOptions,
@@ -47,6 +47,7 @@ def inspect(
     context: typer.Context,
     model: options.Model,
     file: ModelFileOptions,
+    source: DataOptions,
     loss: LossOptions,
     optimizer: OptimizerOptions,
     settings: Annotated[Given, From(TrainingSettings, but=("metrics",))],
@@ -57,8 +58,6 @@ def inspect(
     explain: given.Explain = False,
     backend: options.Backend = "cpu",
     dataset: given.ShapesOf = None,
-    data_dir: options.DataDir = None,
-    labels: options.Labels = None,
     plot: given.Plot = None,
 ) -> None:
     """Print what a stage of the compiler makes of a model, or a summary of all of them.
@@ -89,10 +88,10 @@ def inspect(
     given.check_picture(stage, plot, parts=parts.requested)
     if proposal.requested:
         proposal.check(stage, dataset, settings)
-    examples = stored(dataset, data_dir) if dataset is not None else None
+    examples = source.stored(dataset) if dataset is not None else None
     graph = as_graph(file.open(model, examples.train if examples else None))
     if proposal.budget is not None and examples is not None:
-        fed = feed(examples, specs_of(graph.template or graph), loss.named, labels).train
+        fed = feed(examples, specs_of(graph.template or graph), loss.named).train
         show_updates(graph, fed, loss.named, optimizer.rule(), proposal.budget, proposal.target)
         return
     compiled = compilation_of(graph, chosen.facts, loss, optimizer, settings, train=train)

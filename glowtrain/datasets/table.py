@@ -1,0 +1,77 @@
+"""Tables as arrays: columns of numbers as features, and one column as labels or numbers to learn. Files are read by
+pandas (the extra ``table``)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glowtrain.errors import DataError, check_extra
+from glowtrain.presentation.messages import listed, unknown
+from glowtrain.types import Array
+
+READERS = {".csv": "read_csv", ".parquet": "read_parquet"}
+"""Functions of pandas, by the endings of files."""
+
+
+def read_table(
+    path: Path, target: str | None, drop: Collection[str] = ()
+) -> tuple[dict[str, Array], tuple[str, ...], tuple[str, ...]]:
+    """The arrays of a table, the names of its features, and its classes, of which there are none for numbers.
+
+    ``x`` has all columns but ``target`` and those of ``drop``, as f32; ``y`` the target: numbers as they are, texts and
+    truth values as numbers of their classes, in order. Raises :class:`DataError` for files that cannot be read, columns
+    that there are not, missing values, and features that are no numbers; :class:`MissingExtraError` without pandas.
+    """
+    frame = _frame(path)
+    if problem := unknown([*([] if target is None else [target]), *drop], [*frame.columns], "column"):
+        raise DataError(f"{path} has {problem}")
+    frame = frame.drop(columns=[*drop])
+    _check_values(path, frame)
+    features = frame if target is None else frame.drop(columns=[target])
+    words = [name for name in features.columns if features[name].dtype.kind not in "iufb"]
+    if words or not len(features.columns):
+        raise DataError(
+            f"{path}: columns {listed(words)} are no numbers: make numbers of them (pandas.get_dummies), leave them "
+            "out (drop=, --drop), or name the one to learn (target=, --labels)"
+        )
+    arrays = {"x": np.ascontiguousarray(features.to_numpy(np.float32))}
+    classes: tuple[str, ...] = ()
+    if target is not None:
+        arrays["y"], classes = _labels(frame[target])
+    return arrays, tuple(map(str, features.columns)), classes
+
+
+def _frame(path: Path) -> Any:
+    check_extra(f"reading {path.name}", "pandas", "pandas", "table")
+    pandas = importlib.import_module("pandas")
+    try:
+        return getattr(pandas, READERS[path.suffix])(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except (ValueError, OSError, ImportError) as error:  # parsers' errors are ValueErrors
+        raise DataError(f"{path}: cannot be read as a table: {error}") from error
+
+
+def _check_values(path: Path, frame: Any) -> None:
+    """Raise :class:`DataError` for a table without rows, and for missing values."""
+    if not len(frame):
+        raise DataError(f"{path}: the table has no rows")
+    missing = {name: int(count) for name, count in frame.isna().sum().items() if count}
+    if missing:
+        counts = ", ".join(f"{name} ({count})" for name, count in missing.items())
+        raise DataError(f"{path}: values are missing in {counts} of {len(frame):,} rows: fill them, or leave them out")
+
+
+def _labels(column: Any) -> tuple[Array, tuple[str, ...]]:
+    """A column to learn: integers and floats as they are, all else as numbers of classes."""
+    if column.dtype.kind in "iu":
+        return column.to_numpy(np.int64), ()
+    if column.dtype.kind == "f":
+        return column.to_numpy(np.float32), ()
+    names, numbers = np.unique(column.astype(str).to_numpy(str), return_inverse=True)
+    return numbers.astype(np.int64), tuple(map(str, names))
