@@ -1,4 +1,4 @@
-"""Tables as data sets: features, labels of texts, numbers to learn; what cannot be read; the way from a file to a model."""
+"""Tables as data sets: features, labels of texts, numbers to learn; from file to model; what cannot be read."""
 
 from __future__ import annotations
 
