@@ -122,7 +122,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "save a trainer": (lambda: gt.save(trainer()), ModelError, "not Trainer; give its .model..$"),  # type: ignore[arg-type]
     "variables in a dict": (lambda: gt.compile(linear(), state={"w": np.ones(3)}), InputError, "State, not dict"),  # type: ignore[arg-type]
     "train a path": (lambda: trainer("model.onnx"), InputError, "not 'model.onnx' .str."),
-    "optimizer by name": (lambda: trainer(optimizer="adam"), InputError, "gt.optim"),
+    "optimizer of no name": (lambda: trainer(optimizer="adamm"), InputError, "adamm"),
     "optimizer not made": (lambda: trainer(optimizer=gt.optim.Adam), InputError, "gt.optim"),
     "rate is text": (lambda: gt.optim.Adam(lr="0.1"), InputError, "lr must be a number"),  # type: ignore[arg-type]
     "trainable is a bool": (lambda: trainer(trainable=False), InputError, "trainable must be"),

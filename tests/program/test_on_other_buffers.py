@@ -56,7 +56,7 @@ def test_bytes_alive_in_place_are_those_of_the_instructions_that_are_written() -
 @pytest.mark.exhaustive
 def test_a_place_that_is_forgotten_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted mistake: bytes are counted as if no buffer had another's place."""
-    monkeypatch.setattr(reusing._Moved, "activations", property(lambda self: self.given.activations))
+    monkeypatch.setattr(reusing._Moved, "activations", property(lambda self: self.original.activations))
     alive = [(list(live_in_place(p.instructions)), live_bytes(reuse(p.instructions))) for p in every()]
     assert any(said != written for said, written in alive)
 

@@ -218,7 +218,7 @@ def test_training_has_the_same_bits_with_any_budget(kind: str) -> None:
 
 def test_a_copy_of_a_trainer_has_its_budget() -> None:
 
-    assert copy.deepcopy(trainer("rows", "small")).budget == budget_of("small")
+    assert copy.deepcopy(trainer("rows", "small")).spec.budget == budget_of("small")
 
 
 def test_what_was_dropped_is_explained() -> None:

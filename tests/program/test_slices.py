@@ -403,8 +403,8 @@ def test_a_frozen_bottleneck_runs_in_fine_slices(monkeypatch: pytest.MonkeyPatch
     def after_a_step(memory: int | None) -> gt.Trainer:
         backend = gt.Cpu(cache=False, threads=1)
         trainer = gt.Trainer(
-            model.bind({"batch": 1}), "softmax_cross_entropy", gt.optim.SGD(0.1), ["scores.*"],
-            backend=backend, memory=memory,
+            model.bind({"batch": 1}), "softmax_cross_entropy", gt.optim.SGD(0.1),
+            trainable=["scores.*"], backend=backend, memory=memory,
         )  # fmt: skip
         trainer.step(batch)
         return trainer

