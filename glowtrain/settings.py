@@ -78,7 +78,7 @@ def takes(record: Callable[Fields, Record]) -> Callable[[Callable[[Record], Resu
     def decorate(function: Callable[[Record], Result]) -> Callable[Fields, Result]:
         @wraps(function)
         def taking(*args: Fields.args, **kwargs: Fields.kwargs) -> Result:
-            check_arguments(function.__name__, signature, args, kwargs)
+            _check_arguments(function.__name__, signature, args, kwargs)
             return function(record(*args, **kwargs))
 
         return cast(Callable[Fields, Result], _documented(taking, signature, record))
@@ -96,7 +96,7 @@ def method_takes(
         @wraps(method)
         def taking(self: Self, /, *args: Fields.args, **kwargs: Fields.kwargs) -> Result:
             name = type(self).__name__ if method.__name__ == "__init__" else method.__name__
-            check_arguments(name, signature, args, kwargs)
+            _check_arguments(name, signature, args, kwargs)
             return method(self, record(*args, **kwargs))
 
         receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
@@ -106,7 +106,7 @@ def method_takes(
     return decorate
 
 
-def check_arguments(name: str, signature: inspect.Signature, args: Any, kwargs: Mapping[str, Any]) -> None:
+def _check_arguments(name: str, signature: inspect.Signature, args: Any, kwargs: Mapping[str, Any]) -> None:
     """Raise ``TypeError`` for arguments that do not fit a signature."""
     check_keywords(name, kwargs, list(signature.parameters))
     try:
