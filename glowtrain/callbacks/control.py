@@ -11,7 +11,7 @@ import numpy as np
 from glowtrain.callbacks.monitor import Monitor
 from glowtrain.errors import InputError
 from glowtrain.metrics.base import Direction
-from glowtrain.trainer.moments import Moment
+from glowtrain.trainer.fitting.moments import Moment
 
 
 class BestCheckpoint:

@@ -11,8 +11,8 @@ from typing import Any
 from glowtrain.errors import InputError, check_extra
 from glowtrain.graph import Graph, Value
 from glowtrain.trainer.checkpoints.files import check_writable, write_atomically
+from glowtrain.trainer.fitting.moments import Moment
 from glowtrain.trainer.history import numbers_of
-from glowtrain.trainer.moments import Moment
 
 EPOCH = "epoch"
 

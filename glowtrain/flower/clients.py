@@ -13,8 +13,8 @@ from glowtrain.errors import InputError, check_extra
 from glowtrain.modes.variables import COUNTERS
 from glowtrain.presentation.messages import plural
 from glowtrain.trainer.feed import Data, held_out, named
+from glowtrain.trainer.fitting.moments import Moment
 from glowtrain.trainer.history import numbers_of
-from glowtrain.trainer.moments import Moment
 from glowtrain.trainer.trainer import Trainer
 from glowtrain.types import Array, type_of
 

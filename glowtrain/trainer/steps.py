@@ -34,10 +34,10 @@ from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.checkpoints.resuming import resumed
 from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.feed import Data, comes_in_batches, held_out, named
+from glowtrain.trainer.fitting.interrupts import Breakable, Exclusive
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper, schedule_factor
-from glowtrain.trainer.interrupts import Breakable, Exclusive
 from glowtrain.trainer.micro_batches.within_budget import StepFunction
 from glowtrain.trainer.predict import Predictor
 from glowtrain.trainer.settings import TrainingSpec

@@ -12,7 +12,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.errors import BatchError
 from glowtrain.ops.indexing.gather import Gather
-from glowtrain.trainer import pace
+from glowtrain.trainer.fitting import pace
 from tests.training.loaders import FakeTensor, bits, cut
 from tests.training.trainers import Points, trainer_of
 

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import glowtrain as gt
 from glowtrain import callbacks
 from glowtrain.errors import CheckpointError, DataError, InputError, MissingExtraError
-from glowtrain.trainer.moments import EVENTS, Moment
+from glowtrain.trainer.fitting.moments import EVENTS, Moment
 
 
 def trainer(lr: float = 0.05, **settings: Any) -> gt.Trainer:

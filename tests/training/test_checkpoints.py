@@ -18,7 +18,7 @@ import glowtrain as gt
 from glowtrain.backends.interpreter import InterpretedInstance
 from glowtrain.errors import CheckpointError
 from glowtrain.trainer.checkpoints.checkpoint import read
-from glowtrain.trainer.moments import Moment
+from glowtrain.trainer.fitting.moments import Moment
 from tests.training.trainers import Points, images, trainer_of
 
 

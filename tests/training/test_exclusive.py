@@ -9,8 +9,8 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.errors import InputError
-from glowtrain.trainer.interrupts import Exclusive
-from glowtrain.trainer.moments import Moment
+from glowtrain.trainer.fitting.interrupts import Exclusive
+from glowtrain.trainer.fitting.moments import Moment
 from tests.training.trainers import Points, trainer_of
 
 

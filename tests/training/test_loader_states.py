@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import glowtrain as gt
 from glowtrain.errors import BatchError, CheckpointError, DataError
-from glowtrain.trainer import pace
 from glowtrain.trainer.checkpoints.checkpoint import Position, read
-from glowtrain.trainer.moments import Moment
+from glowtrain.trainer.fitting import pace
+from glowtrain.trainer.fitting.moments import Moment
 from glowtrain.trainer.sources.states import decode, encode
 from tests.training.loaders import Batch, Loader, StatefulLoader, bits, cut
 from tests.training.trainers import Points, trainer_of

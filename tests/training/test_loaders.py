@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import glowtrain as gt
 from glowtrain.backends.cpu.executable import NativeInstance
 from glowtrain.errors import InputError
-from glowtrain.trainer import pace
-from glowtrain.trainer.moments import Moment
+from glowtrain.trainer.fitting import pace
+from glowtrain.trainer.fitting.moments import Moment
 from glowtrain.trainer.sources.prefetch import Prefetched
 from tests.training.loaders import Batch, FakeTensor, as_dicts, bits, cut
 from tests.training.trainers import Points, images, trainer_of

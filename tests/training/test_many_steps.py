@@ -24,10 +24,10 @@ from glowtrain.backends.base import Batches
 from glowtrain.backends.cpu.executable import NativeInstance
 from glowtrain.errors import InputError, NonFiniteError
 from glowtrain.ops.indexing.gather import Gather
-from glowtrain.trainer import pace
 from glowtrain.trainer.checkpoints.checkpoint import Position
+from glowtrain.trainer.fitting import pace
+from glowtrain.trainer.fitting.moments import Moment
 from glowtrain.trainer.history import History
-from glowtrain.trainer.moments import Moment
 from tests.onnx_io import onnx_models
 from tests.onnx_io.onnx_models import node
 from tests.training.trainers import Points, images, trainer_of

@@ -23,7 +23,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.interpreter import InterpretedInstance
 from glowtrain.errors import BatchError
-from glowtrain.trainer.moments import Moment
+from glowtrain.trainer.fitting.moments import Moment
 from glowtrain.trainer.sources import prefetch
 from glowtrain.trainer.sources.prefetch import Prefetched
 from tests.training.loaders import Batch, bits, cut

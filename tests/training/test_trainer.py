@@ -15,7 +15,7 @@ from glowtrain.cli.commands.train import train
 from glowtrain.data import Dataset
 from glowtrain.errors import DifferentiationError, InputError, NonFiniteError
 from glowtrain.trainer import graphs
-from glowtrain.trainer.moments import Moment
+from glowtrain.trainer.fitting.moments import Moment
 from tests.training.trainers import Points, images, trainer_of
 
 # --- one step --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import glowtrain as gt
 from glowtrain.backends.cpu.executable import NativeInstance
 from glowtrain.errors import BatchError, BatchesWarning, InputError
-from glowtrain.trainer.moments import Moment
+from glowtrain.trainer.fitting.moments import Moment
 from glowtrain.trainer.sources.tensors import array_of
 
 STARTS = ["fork", "spawn"]

@@ -28,7 +28,7 @@ from glowtrain.onnx_io.checks.other_runtimes import outside_run
 from glowtrain.presentation.messages import plural
 from glowtrain.stages import Options
 from glowtrain.trainer import Trainer
-from glowtrain.trainer.moments import Moment
+from glowtrain.trainer.fitting.moments import Moment
 
 EPOCHS, BATCH, RATE = 12, 40, 2e-3
 ENOUGH, AGREEMENT, LOSS = 0.97, 1e-5, 0.01

@@ -25,11 +25,11 @@ from glowtrain.onnx_io.write import save as writing
 from glowtrain.presentation.messages import plural
 from glowtrain.trainer import History, Trainer
 from glowtrain.trainer.checkpoints.checkpoint import Position
-from glowtrain.trainer.fit import FitSpec
+from glowtrain.trainer.fitting.fit import FitSpec
+from glowtrain.trainer.fitting.interrupts import Terminated
+from glowtrain.trainer.fitting.moments import Callback
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.trainer.history import check_plot
-from glowtrain.trainer.interrupts import Terminated
-from glowtrain.trainer.moments import Callback
 from glowtrain.trainer.settings import TrainingSettings
 
 

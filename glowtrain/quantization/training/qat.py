@@ -36,7 +36,7 @@ from glowtrain.quantization.training.from_qdq import resumed
 from glowtrain.settings import values_of
 from glowtrain.trainer import Trainer
 from glowtrain.trainer.feed import Data
-from glowtrain.trainer.moments import Callback
+from glowtrain.trainer.fitting.moments import Callback
 from glowtrain.types import Array
 
 Learned = bool | Sequence[str]

@@ -21,12 +21,12 @@ from glowtrain.settings import setting
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.checkpoints.files import check_writable
 from glowtrain.trainer.feed import Data, comes_in_batches, named, validation_of
+from glowtrain.trainer.fitting.interrupts import Breakable, Interrupts, Terminated
+from glowtrain.trainer.fitting.moments import Callback, Callbacks, Moment
+from glowtrain.trainer.fitting.pace import Pace
 from glowtrain.trainer.graphs import DEFAULT_BATCH, DEFAULT_EPOCHS
 from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
-from glowtrain.trainer.interrupts import Breakable, Interrupts, Terminated
 from glowtrain.trainer.micro_batches.split import check_batches
-from glowtrain.trainer.moments import Callback, Callbacks, Moment
-from glowtrain.trainer.pace import Pace
 from glowtrain.trainer.sources.cut import ArraySource
 from glowtrain.trainer.sources.loader import READ_ONCE, LoaderSource, loader_of
 from glowtrain.trainer.sources.source import BatchRow, BatchSource, EpochRows
