@@ -10,7 +10,8 @@ import glowtrain
 from glowtrain.compiler import MemoryUse
 from glowtrain.errors import InputError
 from glowtrain.settings import method_takes
-from glowtrain.trainer.fitting.fit import Fit, FitSpec
+from glowtrain.trainer.fitting.fit import Fit
+from glowtrain.trainer.fitting.spec import FitSpec
 from glowtrain.trainer.graphs import optimizer_variables, parameter_names
 from glowtrain.trainer.history import History
 from glowtrain.trainer.steps import Steps

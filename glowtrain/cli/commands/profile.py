@@ -27,7 +27,7 @@ from glowtrain.profiling.numbers import json_text
 from glowtrain.profiling.page import html_page
 from glowtrain.profiling.report import ProfileReport
 from glowtrain.profiling.trace import trace_text
-from glowtrain.trainer.fitting.fit import FitSpec
+from glowtrain.trainer.fitting.spec import FitSpec
 from glowtrain.trainer.graphs import DEFAULT_BATCH, fixed_batch, specs_of
 from glowtrain.trainer.micro_batches.within_budget import proposing
 from glowtrain.trainer.settings import TrainingSettings

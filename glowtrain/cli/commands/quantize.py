@@ -33,7 +33,7 @@ from glowtrain.losses import Loss
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.onnx_io import save
 from glowtrain.quantization.training.qat import prepare_training, resume_training
-from glowtrain.trainer.fitting.fit import FitSpec
+from glowtrain.trainer.fitting.spec import FitSpec
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.trainer.settings import TrainingSettings
 

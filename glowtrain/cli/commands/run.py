@@ -19,7 +19,7 @@ from glowtrain.cli.terminal.records import From, Given
 from glowtrain.compiler import compile
 from glowtrain.graph.specialise.binding import part_name
 from glowtrain.memory.resources import Resources
-from glowtrain.trainer.fitting.fit import FitSpec
+from glowtrain.trainer.fitting.spec import FitSpec
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.trainer.predict import Predictor
 from glowtrain.types import Array, type_of

@@ -25,9 +25,9 @@ from glowtrain.onnx_io.write import save as writing
 from glowtrain.presentation.messages import plural
 from glowtrain.trainer import History, Trainer
 from glowtrain.trainer.checkpoints.checkpoint import Position
-from glowtrain.trainer.fitting.fit import FitSpec
 from glowtrain.trainer.fitting.interrupts import Terminated
 from glowtrain.trainer.fitting.moments import Callback
+from glowtrain.trainer.fitting.spec import FitSpec
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.settings import TrainingSettings
