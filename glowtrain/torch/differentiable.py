@@ -316,7 +316,7 @@ class _Call(torch.autograd.Function):
 
 def _is_batched(tensor: torch.Tensor) -> bool:
     """Whether ``vmap`` has many tensors stand in it: that of functorch, or the older one of PyTorch's autograd."""
-    return is_batchedtensor(tensor) or is_legacy_batchedtensor(tensor)
+    return bool(is_batchedtensor(tensor) or is_legacy_batchedtensor(tensor))
 
 
 def _mapped(context: Any, cotangents: Sequence[torch.Tensor | None], batched: torch.Tensor) -> Any:
