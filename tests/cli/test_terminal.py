@@ -86,7 +86,7 @@ def test_demo(tmp_path: Path) -> None:
 def test_an_error_breaks_no_word(tmp_path: Path) -> None:
     lines = screen(60, "train", "mlp", "--data", "nothing", "--out", "mlp.onnx", folder=tmp_path, status=1)
     assert [text for text in lines if len(text) > 60] == []
-    assert "use digits, fashion-mnist or the path of an .npz file" in " ".join(map(str.strip, lines))
+    assert "use digits, fashion-mnist or the path of a file (.npz, .csv, .parquet)" in " ".join(map(str.strip, lines))
 
 
 @pytest.mark.exhaustive
