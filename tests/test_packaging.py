@@ -95,8 +95,8 @@ def test_version(project: dict[str, Any]) -> None:
 
 def test_every_import_is_declared(project: dict[str, Any]) -> None:
     """The package imports the standard library, its core dependencies and its gradcheck and plot extras: no peer, but
-    for PyTorch where its modules are taken, Flower for its clients, scikit-learn for its estimators, and what servers
-    are made of."""
+    for PyTorch where its modules are taken, Flower for its clients, scikit-learn for its estimators, IPython
+    where it runs, and what servers are made of."""
     extras = project["project"]["optional-dependencies"]
     requirements = [*project["project"]["dependencies"], *extras["gradcheck"], *extras["plot"]]
     declared = {re.split(r"[<>=~!\[ ]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
@@ -106,6 +106,7 @@ def test_every_import_is_declared(project: dict[str, Any]) -> None:
         "torch": ROOT / "glowtrain" / "torch",
         "flwr": ROOT / "glowtrain" / "flower",
         "sklearn": ROOT / "glowtrain" / "sklearn",
+        "IPython": ROOT / "glowtrain" / "trainer" / "live_output.py",
     }
     bridges |= dict.fromkeys(("starlette", "uvicorn", "httptools", "grpc", "grpc_health"), serving)
     found = [

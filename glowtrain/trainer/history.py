@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from glowtrain.errors import CheckpointError
 from glowtrain.metrics.base import Direction
 from glowtrain.presentation import figures
+from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Table
 from glowtrain.trainer.checkpoints.files import check_writable, write_atomically
@@ -23,9 +25,12 @@ Record = dict[str, Any]
 TIMINGS = ("seconds", "examples_per_second")
 """What differs between equal runs; checkpoints leave it out."""
 
+LISTED = 20
+"""Epochs that have a line where there are many."""
+
 
 @dataclass
-class History:
+class History(Displayable):
     """One record for each epoch: ``epoch`` (from 1), ``loss``, ``train_<metric>`` where steps measure metrics, ``lr``
     (of the last update, with its schedule), with validation ``val_loss`` and ``val_<metric>``, ``seconds``
     and ``examples_per_second`` (of this run's epochs; neither compiling nor validation counts). ``resumed`` says
@@ -41,11 +46,15 @@ class History:
         last = ", ".join(f"{key} {value:{'.4g' if key == 'lr' else '.4f'}}" for key, value in shown.items())
         return f"<History of {plural(len(self), 'epoch')}{f'; the last: {last}' if last else ''}>"
 
-    def _repr_html_(self) -> str:
-        records = [numbers_of(record) for record in self.records]
-        columns = dict.fromkeys(("epoch", *(key for record in records for key in record)))
-        rows = ([f"{record[key]:.4g}" if key in record else "" for key in columns] for record in records)
-        return Table([f"{column}>" for column in columns], rows).html()
+    def contents(self) -> Iterator[str | Table]:
+        """A table of epochs, of many some 20 of them, and why training ended."""
+        every = spacing(len(self))
+        listed = [numbers_of(r) for i, r in enumerate(self, 1) if i in (1, len(self)) or i % every == 0]
+        columns = dict.fromkeys(("epoch", *(key for record in listed for key in record)))
+        rows = ([_short(key, record) for key in columns] for record in listed)
+        yield Table([f"{column}>" for column in columns], rows)
+        yield "" if len(listed) == len(self) else f"{len(listed)} of {plural(len(self), 'epoch')}"
+        yield self.stopped
 
     def __len__(self) -> int:
         return len(self.records)
@@ -95,9 +104,21 @@ class History:
         )
 
 
+def spacing(epochs: int) -> int:
+    """From epoch to epoch with a line, so that no more than :data:`LISTED` have one: 1, 2, 5, 10, 20, 50, ..."""
+    steps = (digit * int(10**power) for power in itertools.count() for digit in (1, 2, 5))
+    return next(step for step in steps if step * LISTED >= epochs)
+
+
 def numbers_of(record: Record) -> dict[str, float]:
     """A record without the metrics that are no single number, which have no room in a line or a curve."""
     return {name: value for name, value in record.items() if not isinstance(value, list)}
+
+
+def _short(key: str, record: Mapping[str, float]) -> str:
+    if key not in record:
+        return ""
+    return f"{record[key]:,.0f}" if key in ("epoch", "examples_per_second") else f"{record[key]:.4g}"
 
 
 def check_plot(path: Path) -> None:

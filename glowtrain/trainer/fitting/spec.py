@@ -92,9 +92,10 @@ class FitSpec:
     )
     progress: bool | int | TextIO | None = setting(
         None,
-        "Where each epoch is reported in a line.",
-        "By default on standard error, on standard output in a notebook, with a progress bar on terminals; another "
-        "stream, False, or a number: a line each so many epochs, and after the last.",
+        "Where epochs are reported in lines.",
+        "By default on standard error: each on a terminal, with a progress bar, elsewhere some 20 of them; in a "
+        "notebook one output changes. Another stream, which gets each; False; or a number: a line each so many epochs, "
+        "and after the last.",
         listed=False,
     )
     callbacks: Sequence[Callback] = setting(

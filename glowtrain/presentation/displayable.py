@@ -1,0 +1,68 @@
+"""Results that consist of sentences and tables: as text, on a terminal, and in a notebook.
+
+Notebooks have themes of their own, which say nothing to a style sheet: text keeps the theme's colour, lines are a
+transparent grey, and the other colours can be read on white and on black.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from html import escape
+from typing import TYPE_CHECKING
+
+from glowtrain.presentation.tables import Table
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+WIDTH = 160
+"""Columns of a table as text, at most."""
+STYLE = """
+.glowtrain { font-size: 13px; line-height: 1.45; overflow-x: auto; }
+.glowtrain p { margin: .3em 0; white-space: pre-wrap; }
+.glowtrain table { border-collapse: collapse; margin: .5em 0; font-variant-numeric: tabular-nums; }
+.glowtrain tr, .glowtrain tr:hover { background: none !important; }
+.glowtrain th, .glowtrain td { color: inherit; text-align: left !important; vertical-align: top; border: 0;
+  padding: .15em 1.2em .15em 0; border-bottom: 1px solid #8884; white-space: pre-wrap; max-width: 40em;
+  overflow-wrap: anywhere; }
+.glowtrain th { font-weight: 600; border-bottom-color: #888a; overflow-wrap: normal; }
+.glowtrain .number { text-align: right !important; white-space: nowrap; }
+.glowtrain td.code { font-family: monospace; }
+.glowtrain .failed { color: #d6453d; font-weight: 600; } .glowtrain .passed { color: #2e8b57; }
+.glowtrain .kink { color: #a9760b; } .glowtrain .absent { color: #808890; }
+.glowtrain progress { width: 16em; vertical-align: middle; }
+"""
+
+
+class Displayable:
+    """What :meth:`contents` says, in each of these ways. An empty line of it separates others on a terminal."""
+
+    def contents(self) -> Iterable[str | Table]:
+        """Sentences and tables, in order."""
+        raise NotImplementedError
+
+    def as_text(self) -> str:
+        """Plain text, whatever the terminal's width is."""
+        from rich.console import Console  # noqa: PLC0415  (slow to import; notebooks do without)
+
+        console = Console(file=io.StringIO(), width=WIDTH, markup=False, emoji=False, highlight=False)
+        for part in self.contents():
+            console.print(part, soft_wrap=isinstance(part, str))
+        assert isinstance(console.file, io.StringIO)
+        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+    def __rich__(self) -> Group:
+        from rich.console import Group  # noqa: PLC0415  (slow to import; notebooks do without)
+        from rich.text import Text  # noqa: PLC0415
+
+        return Group(*(Text(part) if isinstance(part, str) else part for part in self.contents()))
+
+    def _repr_html_(self) -> str:
+        return fragment(self.contents())
+
+
+def fragment(contents: Iterable[str | Table], above: str = "") -> str:
+    """An element that a notebook shows; ``above`` the sentences and tables stands HTML that is taken as it is."""
+    parts = [part.html() if isinstance(part, Table) else f"<p>{escape(part)}</p>" for part in contents if part]
+    return "\n".join([f'<div class="glowtrain"><style>{STYLE}</style>{above}', *parts, "</div>"])
