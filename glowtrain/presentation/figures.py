@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 FileFormat = Literal["png", "svg"]
 FILE_FORMATS: tuple[FileFormat, ...] = ("png", "svg")
 """Kinds of picture files, by their suffixes."""
+DPI = 150
+"""Dots per inch of a file."""
 LIMIT = "#d6453d"
 """The colour of limits and of what is beyond them."""
 
@@ -45,40 +48,56 @@ def check_drawing() -> None:
     check_extra("drawing", "matplotlib", "matplotlib", "plot")
 
 
+def figure(draw: Callable[[Figure], None], width: float, height: float) -> Figure:
+    """A figure of this size in inches with what ``draw`` puts into it, which a notebook shows without pyplot, too.
+
+    Raises :class:`InputError` without matplotlib.
+    """
+    check_drawing()
+    from glowtrain.presentation.notebook_figure import NotebookFigure  # noqa: PLC0415  matplotlib is an extra
+
+    with _style():
+        drawn = NotebookFigure(figsize=(width, height), layout="constrained")
+        draw(drawn)
+    return drawn
+
+
+def saved(drawn: Figure, file_format: FileFormat) -> bytes:
+    """A file with a figure of :func:`figure`."""
+    with _style():
+        return _saved(drawn, file_format, transparent=False)
+
+
 def picture(draw: Callable[[Figure], None], width: float, height: float, file_format: FileFormat) -> bytes:
     """A file with what ``draw`` puts into a figure of this size in inches. Raises :class:`InputError`."""
-    return _rendered(draw, width, height, file_format, transparent=False)
+    return saved(figure(draw, width, height), file_format)
 
 
 def svg(draw: Callable[[Figure], None], width: float, height: float, title: str) -> str:
     """The same as an SVG element without a background, whose text has the colour of the page."""
-    text = _rendered(draw, width, height, "svg", title, transparent=True).decode()
+    drawn = figure(draw, width, height)
+    with _style(title):
+        text = _saved(drawn, "svg", transparent=True).decode()
     named = f'<svg role="img" aria-label="{escape(title)}"'
     return _NUMBERED.sub("<g>", text[text.index("<svg") :].replace("<svg", named, 1))
 
 
-def _rendered(
-    draw: Callable[[Figure], None],
-    width: float,
-    height: float,
-    file_format: FileFormat,
-    salt: str = "",
-    *,
-    transparent: bool,
-) -> bytes:
-    check_drawing()
+@contextmanager
+def _style(salt: str = "") -> Iterator[None]:
+    """matplotlib's settings are ours, whatever a person's own are."""
     import matplotlib  # noqa: PLC0415  an extra
-    from matplotlib.figure import Figure  # noqa: PLC0415
 
-    file, settings = io.BytesIO(), cast("Any", {**STYLE, "svg.hashsalt": salt})
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a browser has other fonts
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(settings)
-        figure = Figure(figsize=(width, height), layout="constrained")
-        draw(figure)
-        about = dict.fromkeys(("Date", "Creator", "Format", "Type") if file_format == "svg" else ())
-        figure.savefig(file, format=file_format, dpi=150, transparent=transparent, metadata=about)
+        matplotlib.rcParams.update(cast("Any", {**STYLE, "svg.hashsalt": salt}))
+        yield
+
+
+def _saved(drawn: Figure, file_format: FileFormat, *, transparent: bool) -> bytes:
+    file = io.BytesIO()
+    about = dict.fromkeys(("Date", "Creator", "Format", "Type") if file_format == "svg" else ())
+    drawn.savefig(file, format=file_format, dpi=DPI, transparent=transparent, metadata=about)
     return file.getvalue()
 
 

@@ -35,8 +35,8 @@ def file_format_of(path: Path) -> figures.FileFormat:
     raise InputError(f"{path}: a plot is drawn into a file whose name ends in {supported}")
 
 
-def picture(records: Sequence[Record], file_format: figures.FileFormat) -> bytes:
-    """The curves of records as a file of this kind. Raises :class:`InputError` without matplotlib."""
+def figure(records: Sequence[Record]) -> Figure:
+    """The curves of records. Raises :class:`InputError` without matplotlib."""
     metrics = list(dict.fromkeys(filter(None, (metric_of(key) for record in records for key in record))))
 
     def draw(figure: Figure) -> None:
@@ -48,9 +48,10 @@ def picture(records: Sequence[Record], file_format: figures.FileFormat) -> bytes
             axes.set_ylabel(metric)
         rows[-1].set_xlabel("epoch")
         rows[-1].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        figure.align_ylabels()
 
     heights = [HEIGHT, *[LOWER] * len(metrics)]
-    return figures.picture(draw, WIDTH, sum(heights), file_format)
+    return figures.figure(draw, WIDTH, sum(heights))
 
 
 def metric_of(key: str) -> str:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glowtrain.errors import CheckpointError
 from glowtrain.metrics.base import Direction
@@ -17,7 +17,10 @@ from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Table
 from glowtrain.trainer.checkpoints.files import check_writable, write_atomically
-from glowtrain.trainer.curves import file_format_of, picture
+from glowtrain.trainer.curves import figure, file_format_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Record = dict[str, Any]
 """Numbers by name, and of metrics that are no single number nested lists."""
@@ -93,15 +96,19 @@ class History(Displayable):
         """The records without what differs between equal runs."""
         return [{key: value for key, value in record.items() if key not in TIMINGS} for record in self.records]
 
-    def plot(self, path: str | Path) -> None:
-        """Draw losses and metrics as ``.png`` or ``.svg``. Needs matplotlib (the ``plot`` extra).
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Draw losses and metrics, of training and validation; with a ``path`` into that file, too: ``.png`` or
+        ``.svg``. The figure is matplotlib's (the ``plot`` extra), and a notebook shows it.
 
-        Raises :class:`InputError` for another suffix, and :class:`CheckpointError` for what cannot be written.
+        Raises :class:`InputError` without matplotlib and for another suffix, and :class:`CheckpointError` for what
+        cannot be written.
         """
-        check_plot(Path(path))
-        write_atomically(
-            Path(path), picture([numbers_of(record) for record in self.records], file_format_of(Path(path)))
-        )
+        if path is not None:
+            check_plot(Path(path))
+        drawn = figure([numbers_of(record) for record in self.records])
+        if path is not None:
+            write_atomically(Path(path), figures.saved(drawn, file_format_of(Path(path))))
+        return drawn
 
 
 def spacing(epochs: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from glowtrain.errors import InputError
+from glowtrain.presentation import figures
 from glowtrain.trainer.history import History
+from tests.notebooks import outputs_of
 
 pytest.importorskip("matplotlib")
 
@@ -84,3 +87,28 @@ def test_many_epochs_are_a_line_and_few_have_marks(tmp_path: Path) -> None:
         return (tmp_path / "loss.svg").read_text().count("<use ")
 
     assert marks(20) > 3 * 20 > marks(200)
+
+
+def test_the_figure_is_returned_and_may_be_changed(tmp_path: Path) -> None:
+    figure = history(3).plot(tmp_path / "loss.png")
+    assert (tmp_path / "loss.png").read_bytes() == figures.saved(figure, "png")
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "accuracy"]
+    figure.axes[0].set_title("of my own")
+    assert (tmp_path / "loss.png").read_bytes() != figures.saved(figure, "png")
+
+
+def test_without_a_path_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(history(3).plot().axes) == 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("before", ["", "import matplotlib.pyplot"])
+def test_a_notebook_shows_it_once(before: str, tmp_path: Path) -> None:
+    drawn = "from glowtrain.trainer.history import History\n"
+    drawn += "History([{'epoch': n, 'loss': 2.0 / n, 'val_loss': 2.5 / n} for n in (1, 2, 3)]).plot()"
+    [shown] = outputs_of(f"{before}\n{drawn}", folder=tmp_path)
+    assert [output.output_type for output in shown] == ["execute_result"]
+    assert base64.b64decode(shown[0].data["image/png"]).startswith(b"\x89PNG")
+    if not before:
+        assert shown[0].metadata["image/png"] == {"width": 640, "height": 360}
