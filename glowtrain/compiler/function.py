@@ -164,6 +164,11 @@ class Function:
         parameters = {variable.name for variable in graph.variables if variable.trainable}
         return memory_use(_called(graph), special.executable.memory).with_variables(sizes, parameters)
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether anything has been compiled yet."""
+        return bool(self._kept)
+
     def latest(self) -> Specialisation:
         """What was compiled for the latest call. Raises :class:`InputError` where nothing has been compiled yet."""
         with self._lock:

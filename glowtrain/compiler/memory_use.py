@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 from glowtrain.backends.base import ExecutableMemory
 from glowtrain.memory.byte_size import byte_text
+from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import plural
+from glowtrain.presentation.tables import Table
 
 
 @dataclass(frozen=True)
-class MemoryUse:
+class MemoryUse(Displayable):
     """Bytes that a function takes while one thread calls it; ``str()`` of it is a table.
 
     ``parameters``: trainable variables, frozen ones included; ``optimizer``: what an optimizer keeps from step to
@@ -66,12 +68,20 @@ class MemoryUse:
                 yield name, size, remarks.get(name, "")
         yield "total", self.total, ""
 
+    def _contents(self) -> Iterator[str | Table]:
+        yield f"{self.title}: {byte_text(self.total)} of memory"
+        rows = ((name, f"{size:,}", _rounded(size), remark) for name, size, remark in self.rows())
+        yield Table(("", "bytes>", ">", ""), rows)
+
     def __str__(self) -> str:
         lines = [f"{self.title}: {byte_text(self.total)} of memory"]
         for name, size, remark in self.rows():
-            rounded = byte_text(size) if size >= 1024 else ""
-            lines.append(f"  {name:<12}{size:>16,} bytes{rounded:>12}  {remark}".rstrip())
+            lines.append(f"  {name:<12}{size:>16,} bytes{_rounded(size):>12}  {remark}".rstrip())
         return "\n".join(lines)
+
+
+def _rounded(size: int) -> str:
+    return byte_text(size) if size >= 1024 else ""
 
 
 def memory_use(title: str, memory: ExecutableMemory) -> MemoryUse:

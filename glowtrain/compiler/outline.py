@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from rich.console import Console
 
 from glowtrain.compiler.walk import arrive, select
 from glowtrain.errors import InputError
 from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Variable, no_model
 from glowtrain.graph.modules import layer_name
 from glowtrain.loops import Apply, Cast, Expr, For, Reduce, Statement, expressions
-from glowtrain.presentation import pages
+from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Table
 from glowtrain.program.program import Instruction, Program
@@ -25,17 +22,19 @@ COLUMNS = ("layer", "operator", "result", "parameters>", "multiply-adds>")
 
 @dataclass(frozen=True)
 class Layer:
-    """One node: ``parameters`` counts the elements of those that no earlier layer reads."""
+    """One node: ``parameters`` counts the elements of those that no earlier layer reads, ``trained`` those of them that
+    are trained."""
 
     name: str
     operator: str
     result: TensorType
     parameters: int
+    trained: int
     multiply_adds: int
 
 
 @dataclass(frozen=True)
-class Outline:
+class Outline(Displayable):
     """The layers of a model for given extents of its dimensions; printed, a table."""
 
     name: str
@@ -47,35 +46,30 @@ class Outline:
         return sum(layer.parameters for layer in self.layers)
 
     @property
+    def trained(self) -> int:
+        return sum(layer.trained for layer in self.layers)
+
+    @property
     def multiply_adds(self) -> int:
         return sum(layer.multiply_adds for layer in self.layers)
 
-    def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=WIDTH, markup=False, emoji=False, highlight=False)
-        console.print(Table(COLUMNS, self._rows()))
-        assert isinstance(console.file, io.StringIO)
-        lines = (line.rstrip() for line in console.file.getvalue().splitlines())
-        return "\n".join([*lines, self._total()])
-
     def __repr__(self) -> str:
-        return str(self)
+        return self._as_text()
 
-    def _repr_html_(self) -> str:
-        return pages.section(self._total(), Table(COLUMNS, self._rows()))
+    def _contents(self) -> Iterator[str | Table]:
+        yield Table(COLUMNS, self._rows())
+        yield self.total()
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for layer in self.layers:
             counts = (f"{count:,}" if count else "" for count in (layer.parameters, layer.multiply_adds))
             yield layer.name, layer.operator, str(layer.result), *counts
 
-    def _total(self) -> str:
+    def total(self) -> str:
+        """A line: the sums, and what they are for."""
         dims = ", ".join(f"{name} = {extent}" for name, extent in self.dims.items())
         counts = f"{plural(self.parameters, 'parameter')}, {plural(self.multiply_adds, 'multiply-add')}"
         return f"{self.name}: {counts}{f' for {dims}' if dims else ''}"
-
-
-WIDTH = 160
-"""Columns of a printed table, at most."""
 
 
 def summary(model: Graph | Template, dims: Mapping[str, int] | None = None) -> Outline:
@@ -86,16 +80,23 @@ def summary(model: Graph | Template, dims: Mapping[str, int] | None = None) -> O
     if not isinstance(model, (Graph, Template)):
         raise InputError(f"a summary is of a graph or a template, {no_model(model)}")
     graph = model if isinstance(model, Graph) else model.bind({**dict.fromkeys(model.symbols, 1), **(dims or {})})
+    return outline(graph)
+
+
+def outline(graph: Graph, trained: Mapping[str, int] | None = None) -> Outline:
+    """The layers of a graph, of whose parameters so many elements are ``trained``, by name; without it, all."""
     seen: set[Variable] = set()
-    return Outline(graph.name, graph.dims, tuple(_layer(node, seen) for node in graph.nodes))
+    return Outline(graph.name, graph.dims, tuple(_layer(node, seen, trained) for node in graph.nodes))
 
 
-def _layer(node: Node, seen: set[Variable]) -> Layer:
+def _layer(node: Node, seen: set[Variable], trained: Mapping[str, int] | None) -> Layer:
     read = [value for value in node.inputs if isinstance(value, Variable) and value.trainable]
     new = set(read) - seen
     seen |= new
-    parameters = sum(variable.type.size for variable in new)
-    return Layer(layer_name(node), node.operator.key(), node.outputs[0].type, parameters, multiply_adds(node))
+    sizes = {variable.name: variable.type.size for variable in new}
+    chosen = sum(sizes.values() if trained is None else (trained.get(name, 0) for name in sizes))
+    result, work = node.outputs[0].type, multiply_adds(node)
+    return Layer(layer_name(node), node.operator.key(), result, sum(sizes.values()), chosen, work)
 
 
 def multiply_adds(node: Node) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from glowtrain.doctor.exercise import ExerciseRun, runs
 from glowtrain.doctor.facts import facts
 from glowtrain.errors import GlowtrainError
+from glowtrain.presentation.displayable import Displayable
+from glowtrain.presentation.messages import plural
+from glowtrain.presentation.tables import Table
 
 _DISTRUST = "Results on this machine cannot be trusted; please report this with all of the above"
 
@@ -18,11 +21,25 @@ class BitsDiffer(GlowtrainError):
 
 
 @dataclass(frozen=True)
-class DoctorReport:
+class DoctorReport(Displayable):
     """Facts in words, and the runs of the exercise."""
 
     facts: dict[str, str]
     runs: tuple[ExerciseRun, ...]
+
+    def __repr__(self) -> str:
+        verdict = "all targets agree" if self.agrees else "targets compute different bits"
+        return f"<Report of {plural(len(self.runs), 'run')}: {verdict}>"
+
+    def _contents(self) -> Iterator[str | Table]:
+        yield Table(("this machine", ""), self.facts.items())
+        yield ""
+        found = self.digests().items()
+        rows = ((target, ", ".join(map(str, on)), digest) for target, each in found for digest, on in each.items())
+        yield Table(("target", "threads", "parameters after ten steps"), rows)
+        if self.agrees:
+            yield ""
+            yield from self.meaning()
 
     def digests(self) -> dict[str, dict[str, list[int]]]:
         """The digests of each target, with the numbers of threads that gave them."""

@@ -8,18 +8,22 @@ after its operands. Every update reads the variables' values from before the cal
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from glowtrain.errors import GraphError
+from glowtrain.graph.interface import interface
 from glowtrain.graph.operator import Operator, field_names
 from glowtrain.graph.specialise.binding import Binding, Result, Trimmed, parts_of
 from glowtrain.graph.specialise.index_ranges import IndexedInput, IndexUse, index_uses
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
+from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import plural
+from glowtrain.presentation.tables import Table
 from glowtrain.types import Array, LazyArray, TensorType
 
 if TYPE_CHECKING:
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(Displayable):
     """An immutable typed graph; see the module's docstring.
 
     ``template`` and ``binding`` record what the graph was specialised from, so that other bindings can be made.
@@ -175,6 +179,12 @@ class Graph:
         given = ", ".join(f"{name} {value.type}" for name, value in self.outputs.items())
         size = f"{plural(len(self.nodes), 'operator')}, {plural(len(self.variables), 'variable')}"
         return f"<Graph {self.name}({taken}) -> {given}: {size}>"
+
+    def _contents(self) -> Iterator[str | Table]:
+        operators = Counter(node.operator.key() for node in self.nodes).most_common()
+        yield repr(self)[1:-1]
+        yield from interface(self, "the graph as text has all")
+        yield "operators: " + ", ".join(f"{name} × {count}" if count > 1 else name for name, count in operators)
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields, after all nodes: pickle and copy then meet each node after its operands, however deep it is."""

@@ -27,6 +27,7 @@ STYLE = """
   padding: .15em 1.2em .15em 0; border-bottom: 1px solid #8884; white-space: pre-wrap; max-width: 40em;
   overflow-wrap: anywhere; }
 .glowtrain th { font-weight: 600; border-bottom-color: #888a; overflow-wrap: normal; }
+.glowtrain .title { font-weight: 600; margin-top: 1em; }
 .glowtrain .number { text-align: right !important; white-space: nowrap; }
 .glowtrain td.code { font-family: monospace; }
 .glowtrain .failed { color: #d6453d; font-weight: 600; } .glowtrain .passed { color: #2e8b57; }
@@ -36,18 +37,18 @@ STYLE = """
 
 
 class Displayable:
-    """What :meth:`contents` says, in each of these ways. An empty line of it separates others on a terminal."""
+    """What ``_contents`` says, in each of these ways: a base for results that have a ``repr`` of their own."""
 
-    def contents(self) -> Iterable[str | Table]:
-        """Sentences and tables, in order."""
+    def _contents(self) -> Iterable[str | Table]:
+        """Sentences and tables, in order; an empty one separates others on a terminal."""
         raise NotImplementedError
 
-    def as_text(self) -> str:
+    def _as_text(self) -> str:
         """Plain text, whatever the terminal's width is."""
         from rich.console import Console  # noqa: PLC0415  (slow to import; notebooks do without)
 
         console = Console(file=io.StringIO(), width=WIDTH, markup=False, emoji=False, highlight=False)
-        for part in self.contents():
+        for part in self._contents():
             console.print(part, soft_wrap=isinstance(part, str))
         assert isinstance(console.file, io.StringIO)
         return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
@@ -56,13 +57,20 @@ class Displayable:
         from rich.console import Group  # noqa: PLC0415  (slow to import; notebooks do without)
         from rich.text import Text  # noqa: PLC0415
 
-        return Group(*(Text(part) if isinstance(part, str) else part for part in self.contents()))
+        return Group(*(Text(part) if isinstance(part, str) else part for part in self._contents()))
 
     def _repr_html_(self) -> str:
-        return fragment(self.contents())
+        return fragment(self._contents())
 
 
 def fragment(contents: Iterable[str | Table], above: str = "") -> str:
     """An element that a notebook shows; ``above`` the sentences and tables stands HTML that is taken as it is."""
-    parts = [part.html() if isinstance(part, Table) else f"<p>{escape(part)}</p>" for part in contents if part]
+    parts = (_element(part) for part in contents if part)
     return "\n".join([f'<div class="glowtrain"><style>{STYLE}</style>{above}', *parts, "</div>"])
+
+
+def _element(part: str | Table) -> str:
+    if isinstance(part, str):
+        return f"<p>{escape(part)}</p>"
+    title = f'<p class="title">{escape(part.title)}</p>\n' if part.title else ""
+    return f"{title}{part.html()}"

@@ -19,6 +19,7 @@ class Table:
     """Rows of text, which is shown as it is: a name with brackets or colons is never taken for markup.
 
     The heading of a column of numbers ends in ``>``; the column ``code`` keeps its spaces and line breaks in a page.
+    Without any heading there is no row of them.
     """
 
     def __init__(
@@ -35,7 +36,9 @@ class Table:
         from rich.text import Text  # noqa: PLC0415
 
         title = Text(self.title) if self.title else None
-        grid = Grid(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        grid = Grid(
+            title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", show_header=self._headed
+        )
         for name, kind in self.columns:
             grid.add_column(Text(name), justify="right" if kind == "number" else "left", overflow="fold")
         for row in self.rows:
@@ -45,9 +48,13 @@ class Table:
     def html(self) -> str:
         """An element of a page."""
         kinds = [kind for _, kind in self.columns]
-        lines = ["".join(_html("th", *column) for column in self.columns)]
+        lines = ["".join(_html("th", *column) for column in self.columns)] if self._headed else []
         lines += ["".join(_html("td", *each) for each in zip(row, kinds, strict=True)) for row in self.rows]
         return "\n".join(["<table>", *(f"<tr>{line}</tr>" for line in lines), "</table>"])
+
+    @property
+    def _headed(self) -> bool:
+        return any(name for name, _ in self.columns)
 
 
 def _pieces(cell: Cell) -> list[Piece]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from glowtrain.backends.base import WHOLE_CALL, StepProfile
 from glowtrain.backends.limits import MachineLimits
+from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import plural
+from glowtrain.presentation.tables import Table
 from glowtrain.profiling.layers import KernelProvenance
 from glowtrain.program.analysis.work_count import WorkCount
 from glowtrain.types import Array
@@ -75,7 +77,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class ProfileReport:
+class ProfileReport(Displayable):
     """The profile of one graph on one backend; ``rows`` are in the order of the program."""
 
     title: str
@@ -83,6 +85,19 @@ class ProfileReport:
     rows: tuple[KernelRow, ...]
     timing: Timing
     limits: MachineLimits
+
+    def __repr__(self) -> str:
+        return f"<Report on {self.title}: {plural(len(self.rows), 'kernel')} in {self.seconds * 1e3:,.3f} ms>"
+
+    def _contents(self) -> Iterator[str | Table]:
+        from glowtrain.profiling.table import busy, kernels, layers  # noqa: PLC0415  (written in terms of reports)
+
+        yield kernels(self)
+        yield ""
+        yield layers(self)
+        yield ""
+        yield f"threads were busy for {busy(self.busy)} of the step; {self.reached:.0%} of the roofs in all"
+        yield self.summary()
 
     @cached_property
     def seconds(self) -> float:

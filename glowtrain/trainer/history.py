@@ -49,7 +49,7 @@ class History(Displayable):
         last = ", ".join(f"{key} {value:{'.4g' if key == 'lr' else '.4f'}}" for key, value in shown.items())
         return f"<History of {plural(len(self), 'epoch')}{f'; the last: {last}' if last else ''}>"
 
-    def contents(self) -> Iterator[str | Table]:
+    def _contents(self) -> Iterator[str | Table]:
         """A table of epochs, of many some 20 of them, and why training ended."""
         every = spacing(len(self))
         listed = [numbers_of(r) for i, r in enumerate(self, 1) if i in (1, len(self)) or i % every == 0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,9 @@ from glowtrain.graph import Binding, Graph, Template
 from glowtrain.memory.budget import Budget, check_variables
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
+from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import listed, plural, unknown
+from glowtrain.presentation.tables import Table
 from glowtrain.settings import method_takes, values_of
 from glowtrain.trainer.arrays import as_variables
 from glowtrain.trainer.checkpoints import checkpoint as checkpoints
@@ -47,6 +49,7 @@ from glowtrain.trainer.sources.loader import loader_of
 from glowtrain.trainer.sources.results import means, predictions
 from glowtrain.trainer.sources.source import BatchSource
 from glowtrain.trainer.sources.tensors import is_array
+from glowtrain.trainer.summary import settings_of_trainer
 from glowtrain.types import Array, type_of
 
 
@@ -62,7 +65,7 @@ class Measured:
     bad: tuple[float, dict[str, Array]] | None = None
 
 
-class Steps:
+class Steps(Displayable):
     """A model, a loss and an optimizer as compiled functions over one state: all of a trainer but its loop.
 
     Arguments and attributes are those of :class:`~glowtrain.trainer.trainer.Trainer`.
@@ -102,6 +105,12 @@ class Steps:
         """``<Trainer of mlp: 6 trained tensors, adam on cpu; 3 epochs done>``"""
         trained, done = plural(len(self.graphs.parameters), "trained tensor"), plural(self.position.epoch, "epoch")
         return f"<Trainer of {self.graphs.model.name}: {trained}, {self.optimizer.name} on {self.backend}; {done} done>"
+
+    def _contents(self) -> Iterator[str | Table]:
+        yield repr(self)[1:-1]
+        yield Table(("", ""), settings_of_trainer(self))
+        if self.history:
+            yield from self.history._contents()
 
     # --- copies ------------------------------------------------------------------------------------------------------
 

@@ -8,13 +8,15 @@ from typing import Any
 
 import glowtrain
 from glowtrain.compiler import MemoryUse
-from glowtrain.errors import InputError
+from glowtrain.compiler.outline import multiply_adds, outline
+from glowtrain.errors import BackendError, InputError
 from glowtrain.settings import method_takes
 from glowtrain.trainer.fitting.fit import Fit
 from glowtrain.trainer.fitting.spec import FitSpec
 from glowtrain.trainer.graphs import optimizer_variables, parameter_names
 from glowtrain.trainer.history import History
 from glowtrain.trainer.steps import Steps
+from glowtrain.trainer.summary import NOT_COMPILED, TrainingSummary, trained_sizes
 
 
 class Trainer(Steps):
@@ -68,6 +70,23 @@ class Trainer(Steps):
         use = self._step.memory({**arrays, **self.hyper.inputs} if arrays else None)
         step, model = self._example_step, self.graphs.trained(self.graphs.example)
         return use.with_variables(self.state.sizes, parameter_names(step), optimizer_variables(step, model))
+
+    def summary(self, batch: int | Mapping[str, Any] | None = None) -> TrainingSummary:
+        """The layers of the model with results, parameters and multiply-adds, what a step takes of these, and memory.
+
+        For a ``batch`` as :meth:`memory` takes it, for which the step is compiled if need be; by default for the one
+        that it was compiled for last. Before that the batch is small, and memory the state alone.
+
+        Raises :class:`InputError` for a batch that the model does not take.
+        """
+        known = batch is not None or self._step.is_compiled
+        try:
+            memory = self.memory(batch) if known else NOT_COMPILED
+        except BackendError as error:
+            memory = str(error)
+        model = self.graphs.at(self.compiled.graph.binding) if known else self._bound()
+        work = sum(multiply_adds(node) for node in self.graphs.whole_step_of(model).nodes)
+        return TrainingSummary(outline(model, trained_sizes(self.graphs)), work, self.nbytes, memory)
 
     def to_torch(self, module: Any) -> None:
         """Write the present parameters and running statistics into the tensors of a PyTorch module, in place.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.console import Group
-from rich.text import Text
-
 from glowtrain.errors import VerificationError
+from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Cell, Table
 
@@ -29,7 +28,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class VerificationReport:
+class VerificationReport(Displayable):
     """All rungs, in order; ``place`` is the node or instruction at which the first bad one begins to differ."""
 
     name: str
@@ -62,10 +61,11 @@ class VerificationReport:
                 f"{self.name}: rung {bad.name} differs: {why}" + (f"; first at {self.place}" if self.place else "")
             )
 
-    def __rich__(self) -> Group:
-        title = f"{self.name}: {plural(self.results, 'result')} on every rung"
-        rungs = Table(("rung", "", "error / allowed>", "worst result", "seconds>"), map(_row, self.rungs))
-        return Group(Text(title), rungs, *([Text(self.place)] if self.place else []))
+    def _contents(self) -> Iterator[str | Table]:
+        yield f"{self.name}: {plural(self.results, 'result')} on every rung"
+        yield Table(("rung", "", "error / allowed>", "worst result", "seconds>"), map(_row, self.rungs))
+        if self.place:
+            yield self.place
 
 
 def _row(rung: Rung) -> tuple[Cell, ...]:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from glowtrain.errors import DifferentiationError
 from glowtrain.files import write_atomically
+from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import LISTED, plural
 from glowtrain.presentation.tables import COLOURS, Table
 
@@ -73,7 +74,7 @@ class LeafOnPath:
 
 
 @dataclass(frozen=True)
-class GradientPaths:
+class GradientPaths(Displayable):
     """The ways of gradients from ``of`` (outputs, or the loss) back through a model."""
 
     model: str
@@ -134,6 +135,12 @@ class GradientPaths:
             for entry in self.operators
         ]
         return Table(("operator", "nodes>", "gradient", "layers"), rows)
+
+    def _contents(self) -> Iterator[str | Table]:
+        yield f"{self.model}: ways of the gradient of {some(self.of)}"
+        yield self.table()
+        yield from (f"no gradient for {names}: {why}" for names, why in _together(self.missing))
+        yield self.summary()
 
     def __rich__(self) -> Group:
         title = f"{self.model}: ways of the gradient of {some(self.of)}"

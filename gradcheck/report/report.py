@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from glowtrain.errors import VerificationError
 from glowtrain.files import write_atomically
+from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Cell, Piece, Table
 
 Progress = Callable[[str, int, int], None]
 """Called with the subject that is done, the number of those done, and the number of all."""
+
+LISTED = 40
+"""Subjects that are listed though they passed, and failures that are told."""
 
 Status = Literal["passed", "failed", "kink", "absent"]
 
@@ -55,7 +59,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class GradcheckReport:
+class GradcheckReport(Displayable):
     """The checks of a run. ``seconds`` is its wall time; everything else depends on seed and examples only."""
 
     checks: tuple[Check, ...]
@@ -65,6 +69,13 @@ class GradcheckReport:
 
     def __repr__(self) -> str:
         return f"<Report: {self.summary()}>"
+
+    def _contents(self) -> Iterator[str | Table]:
+        yield self.summary()
+        table = self.table(all_subjects=len(self.subjects) <= LISTED)
+        if table.rows:
+            yield table
+        yield from (f"{check.subject}, {check.oracle}: {check.detail}" for check in self.failures[:LISTED])
 
     @property
     def passed(self) -> bool:

@@ -40,7 +40,7 @@ def refused(*arguments: object, status: int = 1) -> str:
 
 
 def bytes_of(said: str, part: str) -> int:
-    found = re.search(rf"^  {part} +([\d,]+) bytes", said, re.MULTILINE)
+    found = re.search(rf"^{part} +([\d,]+)\b", said, re.MULTILINE)
     assert found is not None, said
     return int(found[1].replace(",", ""))
 

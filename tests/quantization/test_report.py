@@ -148,7 +148,7 @@ class TestReport:
 
     def test_terminal(self) -> None:
         console = Console(width=118, record=True, file=io.StringIO())
-        console.print(reported().tables())
+        console.print(reported())
         text = console.export_text()
         for part in ("Signal to noise", "Sensitivity", "In floating point", "asked for", "block1.depthwise.norm"):
             assert part in text

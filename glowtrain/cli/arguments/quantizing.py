@@ -111,7 +111,7 @@ class Run:
                 quantized, accuracies=self.accuracies, measured_on=self.measured_on, sensitivities=sensitivity,
                 sizes=(self._float_bytes(), self._stored(result, files, None)),
             )  # fmt: skip
-        out.print(report.tables())
+        out.print(report)
         if files.page is not None:
             report.write_html(files.page)
         if files.plain is not None:

@@ -8,8 +8,7 @@ import typer
 
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import spinner
-from glowtrain.doctor.report import DoctorReport, examine
-from glowtrain.presentation.tables import Table
+from glowtrain.doctor.report import examine
 
 
 @command
@@ -28,21 +27,5 @@ def doctor(
     if json:
         typer.echo(report.to_json())
     else:
-        show(report)
+        out.print(report)
     report.require()
-
-
-def show(report: DoctorReport) -> None:
-    """Print facts, digests and what they mean."""
-    out.print(Table(("this machine", ""), report.facts.items()))
-    out.print()
-    listed = (
-        (target, ", ".join(map(str, threads)), digest)
-        for target, digests in report.digests().items()
-        for digest, threads in digests.items()
-    )
-    out.print(Table(("target", "threads", "parameters after ten steps"), listed))
-    if report.agrees:
-        out.print()
-        for sentence in report.meaning():
-            out.print(sentence)

@@ -20,7 +20,6 @@ from glowtrain.cli.terminal.progress import spinner
 from glowtrain.cli.terminal.records import From, Given
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
-from glowtrain.profiling import table
 from glowtrain.profiling.measure import RUNS
 from glowtrain.profiling.measure import profile as measured
 from glowtrain.profiling.numbers import json_text
@@ -91,7 +90,7 @@ def profile(
     compiled = compilation_of(graph, chosen.facts, loss, optimizer, settings, train=train)
     with spinner("profiling") as told, proposing(compiled.graphs, graph.binding, compiled.options, chosen):
         report = measured(compiled.step, chosen, runs, progress=told, options=compiled.options)
-    show(report)
+    out.print(report)
     for path in reports.write(report):
         out.print(f"wrote {path}")
 
@@ -105,13 +104,3 @@ def model_graph(model: str, file: ModelFileOptions, batch_size: int | None) -> G
             "the batch of a file with --open-batch"
         )
     return as_graph(network, batch_size or DEFAULT_BATCH)
-
-
-def show(report: ProfileReport) -> None:
-    """Print the kernels, the layers, and what all of it took."""
-    out.print(table.kernels(report))
-    out.print()
-    out.print(table.layers(report))
-    out.print()
-    out.print(f"threads were busy for {table.busy(report.busy)} of the step; {report.reached:.0%} of the roofs in all")
-    out.print(report.summary())

@@ -9,7 +9,7 @@ from glowtrain.backends.base import Backend
 from glowtrain.cli.terminal.console import out, seconds
 from glowtrain.compiler.walk import WALK, arrive, walk
 from glowtrain.graph import Graph, Variable
-from glowtrain.memory.byte_size import byte_text
+from glowtrain.graph.interface import LISTED, interface
 from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Table
 from glowtrain.program.memory.plan import Plan
@@ -18,15 +18,14 @@ from glowtrain.stages import Options, Stage
 
 EXAMPLES = 5
 """What is named of all that was left as it is for one reason."""
-LISTED = 40
-"""Variables that are listed at most."""
 
 
 def summary(graph: Graph, backend: Backend, chosen: Options) -> None:
     """Print the walk of a graph in numbers, then its interface."""
     out.print(stages(graph, backend, chosen))
     out.print()
-    _interface(graph)
+    for part in interface(graph, "--stage graph lists all"):
+        out.print(part)
 
 
 def shared_parameters(graph: Graph) -> None:
@@ -81,16 +80,3 @@ def in_numbers(result: Any, stage: Stage | None = None) -> str:
         case Plan():
             return f"arena {result.arena:,} bytes, {result.overhead:.3f} × the peak of what is alive"
     return "" if stage is None or stage.numbers is None else stage.numbers(result)
-
-
-def _interface(graph: Graph) -> None:
-    listed = [("input", given.name, given.type) for given in graph.inputs]
-    listed += [("output", name, value.type) for name, value in graph.outputs.items()]
-    listed += [("parameter" if v.trainable else "state", v.name, v.type) for v in graph.variables[:LISTED]]
-    rows = ((kind, name, str(type_), f"{type_.nbytes:,}") for kind, name, type_ in listed)
-    out.print(Table(("", "name", "type", "bytes>"), rows))
-    if len(graph.variables) > LISTED:
-        out.print(f"and {plural(len(graph.variables) - LISTED, 'more variable')} (--stage graph lists all)")
-    parameters = [variable.type for variable in graph.variables if variable.trainable]
-    state = sum(variable.type.nbytes for variable in graph.variables)
-    out.print(f"{plural(sum(type_.size for type_ in parameters), 'parameter')}; {byte_text(state)} of state in all")

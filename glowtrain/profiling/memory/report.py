@@ -18,6 +18,9 @@ from glowtrain.errors import BackendError
 from glowtrain.graph import Graph
 from glowtrain.memory.budget import KEEP, Budget
 from glowtrain.memory.byte_size import byte_text
+from glowtrain.presentation.displayable import Displayable
+from glowtrain.presentation.messages import plural
+from glowtrain.presentation.tables import Table
 from glowtrain.profiling.layers import KernelProvenance, provenance_of
 from glowtrain.profiling.memory.contents import KINDS, Content, Kind, Phase, contents_of, phases_of
 from glowtrain.program.analysis.time_estimate import estimate, total
@@ -33,7 +36,7 @@ from glowtrain.types import Array
 
 
 @dataclass(frozen=True)
-class MemoryReport:
+class MemoryReport(Displayable):
     """A step's memory. For each kernel, in the order in which they run, ``origins`` says what it computes, ``phases``
     what for; ``contents`` is what buffers hold, ``again`` what was computed once more rather than kept.
     """
@@ -44,6 +47,22 @@ class MemoryReport:
     phases: tuple[Phase, ...]
     contents: tuple[Content, ...]
     again: ComputedAgain
+
+    def __repr__(self) -> str:
+        kernels = plural(len(self.phases), "kernel")
+        return f"<Report on {self.use.title}: {byte_text(self.use.total)} of memory, {kernels}>"
+
+    def _contents(self) -> Iterator[str | Table]:
+        from glowtrain.profiling.memory.table import again_lines, listed, peak_line  # noqa: PLC0415  (in terms of this)
+
+        yield from self.use._contents()
+        yield ""
+        yield peak_line(self)
+        yield listed(self, self.at(self.peak))
+        yield ""
+        yield from again_lines(self.again)
+        if self.again.contents:
+            yield listed(self, self.again.contents)
 
     @cached_property
     def alive(self) -> dict[Kind, Array]:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
-
-from rich.console import Group
-from rich.text import Text
 
 from glowtrain.errors import QuantizationError
 from glowtrain.files import write_atomically
 from glowtrain.onnx_io import save
-from glowtrain.presentation import pages
+from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.tables import Table
 from glowtrain.quantization.calibration.profile import Profile
 from glowtrain.quantization.improve.sensitivity import (
@@ -39,7 +35,7 @@ MEASURED = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
+class Report(Displayable):
     """What is known of a quantized model. ``accuracies`` are parts of 1 by the name of the form of the model, on the
     data that ``measured_on`` names; sizes are those of the ONNX files, in bytes."""
 
@@ -63,9 +59,9 @@ class Report:
     def __repr__(self) -> str:
         return f"<Report: {self.summary()}>"
 
-    def _repr_html_(self) -> str:
-        tables = (pages.section(table.title, table) for table in self.sections())
-        return "\n".join([*(f"<p>{escape(line)}</p>" for line in self.summary().splitlines()), *tables])
+    def _contents(self) -> Iterator[str | Table]:
+        yield self.summary()
+        yield from self.sections()
 
     def summary(self) -> str:
         """Sizes, accuracies and the noise of the results, in a few lines."""
@@ -84,10 +80,6 @@ class Report:
         if self.quantized_bytes > self.float_bytes:
             return f"{self.quantized_bytes / max(self.float_bytes, 1):.2f} times larger"
         return f"{self.float_bytes / max(self.quantized_bytes, 1):.2f} times smaller"
-
-    def tables(self) -> Group:
-        """The report for a terminal."""
-        return Group(Text(self.summary()), *self.sections())
 
     def sections(self) -> list[Table]:
         """The tables that have rows."""

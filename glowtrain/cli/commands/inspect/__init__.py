@@ -24,7 +24,6 @@ from glowtrain.cli.arguments.training import (
 from glowtrain.cli.commands.inspect import arguments as given
 from glowtrain.cli.commands.inspect.stages import MEMORY, show
 from glowtrain.cli.terminal.console import command, out
-from glowtrain.cli.terminal.memory import show_memory
 from glowtrain.cli.terminal.records import From, Given
 from glowtrain.cli.terminal.summary import refusals, shared_parameters
 from glowtrain.cli.terminal.updates import show_proposal
@@ -135,7 +134,7 @@ def show_parts(graph: Graph, backend: Backend, count: int, memory: str | None, p
 def show_step_memory(graph: Graph, backend: Backend, options: Options, optimizer: set[str], plot: Path | None) -> None:
     """Print what a graph takes in memory, and write the picture where one is asked for."""
     report = memory_report(graph, backend, options, optimizer)
-    show_memory(report)
+    out.print(report)
     if plot is not None:
         draw(report, plot)
         out.print(f"wrote {plot}")
