@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from glowtrain.profiling import profile
 from glowtrain.profiling.memory import training_memory
 from glowtrain.trainer.history import History
 from glowtrain.verification import Rung, VerificationReport
+from tests.notebooks import outputs_of
 
 ODD = "<b>&amp;"
 """A name that is markup."""
@@ -53,6 +55,10 @@ def quantized_report() -> Any:
     return gt.quantization.report(gt.quantize(small, {"x": np.ones((4, 8), np.float32)}), sensitivities=False)
 
 
+def bundle_size() -> Any:
+    return gt.bundle_size(small, dims={"batch": 1}, target="cortex-m4", name="small")
+
+
 RESULTS: dict[str, tuple[Callable[[], Displayable], str, str]] = {
     "graph": (graph, "<Graph small(x f32[2,8]) -> ", "4 variables"),
     "trainer": (trainer, "<Trainer of small: 4 trained tensors", "51 of 51 parameters"),
@@ -74,6 +80,7 @@ RESULTS: dict[str, tuple[Callable[[], Displayable], str, str]] = {
     ),
     "gradcheck": (gradient_report, "<Report: 2 checked by 1 oracle", "&lt;b&gt;&amp;amp;, rules: example 0"),
     "gradient paths": (lambda: gt.gradcheck.paths(graph()), "<Report: gradients reach", "Gemm"),
+    "bundle": (bundle_size, "BundleSize(name='small', ", "small for cortex-m4"),
     "quantization": (quantized_report, "<Report: small: ", "signal to noise"),
 }
 
@@ -170,6 +177,16 @@ def test_of_many_variables_some_are_listed() -> None:
     assert "operators: Gemm × 30" in page
 
 
+def test_a_kernel_shows_a_result_once(tmp_path: Path) -> None:
+    """As HTML and as text without colours, though a kernel asks programs for these."""
+    made = "import glowtrain as gt\n@gt.model(x=gt.f32['batch', 2])\ndef net(x):\n    return gt.nn.linear(x, 3)\n"
+    shown, printed = outputs_of(f"{made}gt.summary(net)", "print(gt.summary(net))", folder=tmp_path)
+    assert [output.output_type for output in shown] == ["execute_result"]
+    assert shown[0].data["text/plain"].startswith("layer   operator  result    parameters  multiply-adds\n")
+    assert "<table>" in shown[0].data["text/html"]
+    assert "".join(output.text for output in printed) == shown[0].data["text/plain"] + "\n"
+
+
 class TestSummaryOfTraining:
     def test_before_and_after_the_first_step(self) -> None:
         made = gt.Trainer(small, gt.losses.mse(), gt.optim.Adam(lr=0.1))
@@ -190,6 +207,16 @@ class TestSummaryOfTraining:
 
     def test_a_part_of_a_parameter(self) -> None:
         assert trainer(trainable=["scores.*[:2]"]).summary().outline.trained == 2 * 3 + 2
+
+    def test_what_the_loss_does_not_depend_on_is_not_trained(self) -> None:
+        @gt.model(x=gt.f32["batch", 3])
+        def two(x: gt.Value) -> dict[str, gt.Value]:
+            return {"a": gt.nn.linear(x, 2, name="a"), "b": gt.nn.linear(x, 5, name="b")}
+
+        with pytest.warns(gt.errors.UntrainedWarning):
+            made = gt.Trainer(two, gt.losses.mse(output="a"), gt.optim.SGD(0.1))
+        assert made.summary().outline.trained == 8
+        assert "8 of 28 parameters" in made._repr_html_()
 
     def test_without_planned_memory(self) -> None:
         told = str(trainer(backend="interpreter").summary())

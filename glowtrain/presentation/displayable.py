@@ -47,7 +47,10 @@ class Displayable:
         """Plain text, whatever the terminal's width is."""
         from rich.console import Console  # noqa: PLC0415  (slow to import; notebooks do without)
 
-        console = Console(file=io.StringIO(), width=WIDTH, markup=False, emoji=False, highlight=False)
+        console = Console(
+            file=io.StringIO(), width=WIDTH, markup=False, emoji=False, highlight=False,
+            force_terminal=False, force_jupyter=False,  # else a notebook shows what is printed here
+        )  # fmt: skip
         for part in self._contents():
             console.print(part, soft_wrap=isinstance(part, str))
         assert isinstance(console.file, io.StringIO)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -60,20 +61,19 @@ class TrainingSummary(Displayable):
 
 
 def trained_sizes(graphs: TrainerGraphs) -> dict[str, int]:
-    """How many elements are trained of each variable that is, by name."""
-    sizes = {variable.name: variable.type.size for variable in graphs.example_step.variables}
-    return {
-        name: sizes[name] if bounds is None else math.prod(map(len, bounds)) for name, bounds in graphs.chosen.items()
-    }
+    """How many elements of each variable a step updates for the loss's sake, by name."""
+    sizes = {variable.name: variable.type.size for variable in graphs.example_step.updates}
+    chosen = {name: bounds for name, bounds in graphs.chosen.items() if name in sizes}
+    return {name: sizes[name] if box is None else math.prod(map(len, box)) for name, box in chosen.items()}
 
 
 def settings_of_trainer(trainer: Steps) -> Iterator[tuple[str, str]]:
     """A trainer's settings, in words."""
     graphs = trainer.graphs
-    parameters = sum(array.size for array in trainer.parameters().values())
+    parameters = sum(variable.type.size for variable in graphs.example.variables if variable.trainable)
     hyper = [f"{name} {value:g}" for name, value in trainer.hyper.items() if name in HYPER and value]
     yield "inputs", ", ".join(f"{name} {spec}" for name, spec in graphs.all_specs.items())
-    yield "loss", str(graphs.loss)
+    yield "loss", re.sub(r"<function (\S+) at 0x\w+>", r"\1", str(graphs.loss))
     yield "optimizer", ", ".join([trainer.optimizer.name, *hyper])
     yield "trained", f"{sum(trained_sizes(graphs).values()):,} of {plural(parameters, 'parameter')}"
     yield "state", byte_text(trainer.nbytes)

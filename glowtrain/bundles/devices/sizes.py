@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from glowtrain.backends.llvm.sections import sections_of
 from glowtrain.backends.llvm.stack import stack_of
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction
+from glowtrain.presentation.displayable import Displayable
+from glowtrain.presentation.tables import Table
 from glowtrain.program.analysis.work_count import trips_of, work_of
 
 
@@ -28,7 +31,7 @@ class FunctionSize:
 
 
 @dataclass(frozen=True)
-class BundleSize:
+class BundleSize(Displayable):
     """Bytes of a bundle. In flash: ``code`` and ``constants``. In RAM, which the caller provides: ``variables``,
     ``arena``, the ``handle`` of an instance, and ``stack``, an upper bound for any of the functions, without what the
     caller's own callbacks take. Inputs and outputs are not in these: see :attr:`functions`."""
@@ -52,6 +55,15 @@ class BundleSize:
     def ram(self) -> int:
         """Variables, arena, handle and stack."""
         return self.variables + self.arena + self.handle + self.stack
+
+    def _contents(self) -> Iterator[str | Table]:
+        yield f"{self.name} for {self.target}"
+        ram = {"variables": self.variables, "arena": self.arena, "handle": self.handle, "stack, at most": self.stack}
+        parts = {"code": self.code, "constants": self.constants, "flash": self.flash, **ram, "RAM": self.ram}
+        yield Table(("", "bytes>"), ((name, f"{size:,}") for name, size in parts.items()))
+        numbers = ((f.name, f.arena, f.stack, f.tensors, f.multiply_adds) for f in self.functions)
+        rows = ((name, *(f"{number:,}" for number in rest)) for name, *rest in numbers)
+        yield Table(("function", "arena>", "stack, at most>", "inputs and outputs>", "multiply-adds>"), rows)
 
     def __str__(self) -> str:
         ram = f"variables {self.variables:,}, arena {self.arena:,}, handle {self.handle}, stack up to {self.stack:,}"
