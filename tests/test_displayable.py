@@ -134,7 +134,7 @@ def test_sentences_and_tables_are_escaped() -> None:
     page = fragment([ODD, "", Table((ODD, "n>"), [(ODD, (ODD, "failed"))], title=ODD)])
     assert page.count("&lt;b&gt;&amp;amp;") == 5
     assert page.count("<p") == 2
-    assert '<td class="failed">' in page
+    assert '<td class="number failed">' in page
 
 
 def test_colours_can_be_read_on_white_and_on_black() -> None:

@@ -39,6 +39,19 @@ def test_in_a_page() -> None:
     assert '<td class="">b&lt;c</td><td class="">p, </td>' in rest[4]
 
 
+def test_a_number_may_say_something() -> None:
+    assert '<td class="number failed">3</td>' in Table(("n>",), [(("3", "failed"),)]).html()
+
+
+def test_without_headings_there_is_no_row_of_them() -> None:
+    table = Table(("", ""), [("a", "b")])
+    assert "<th" not in table.html()
+    console = Console(file=StringIO(), width=60)
+    console.print(table)
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().split() == ["a", "b"]
+
+
 def test_rows_have_a_cell_for_each_column() -> None:
     with pytest.raises(ValueError, match="zip"):
         Table(("a", "b"), [("1",)]).html()

@@ -21,7 +21,7 @@ WIDTH = 160
 STYLE = """
 .glowtrain { font-size: 13px; line-height: 1.45; overflow-x: auto; }
 .glowtrain p { margin: .3em 0; white-space: pre-wrap; }
-.glowtrain table { border-collapse: collapse; margin: .5em 0; font-variant-numeric: tabular-nums; }
+.glowtrain table { font-size: inherit; border-collapse: collapse; margin: .5em 0; font-variant-numeric: tabular-nums; }
 .glowtrain tr, .glowtrain tr:hover { background: none !important; }
 .glowtrain th, .glowtrain td { color: inherit; text-align: left !important; vertical-align: top; border: 0;
   padding: .15em 1.2em .15em 0; border-bottom: 1px solid #8884; white-space: pre-wrap; max-width: 40em;

@@ -64,4 +64,5 @@ def _pieces(cell: Cell) -> list[Piece]:
 def _html(tag: str, cell: Cell, kind: str) -> str:
     pieces = _pieces(cell)
     says = pieces[0][1] if len(pieces) == 1 else ""
-    return f'<{tag} class="{says or kind}">{escape("".join(text for text, _ in pieces))}</{tag}>'
+    classes = " ".join(filter(None, (kind, says)))
+    return f'<{tag} class="{classes}">{escape("".join(text for text, _ in pieces))}</{tag}>'
