@@ -59,8 +59,7 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.progress.stop()
-        if self.last:
-            self.say(self.last)
+        self._print_last()
         if self.output is not None:
             self.output.end()
 
@@ -84,8 +83,7 @@ class Display:
         if self.output is not None:
             self.output.last, self.last = self.last, ""
         elif self._is_listed(int(record["epoch"]), epochs):
-            self.say(self.last)
-            self.last = ""
+            self._print_last()
 
     def _is_listed(self, epoch: int, epochs: int) -> bool:
         first, self.began = not self.began, True
@@ -99,7 +97,16 @@ class Display:
         if self.output is not None:
             self.output.say(text)
         else:
-            self.console.print(text, soft_wrap=not self.console.is_terminal)
+            self._print_last()
+            self._print(text)
+
+    def _print_last(self) -> None:
+        if self.last:
+            self._print(self.last)
+        self.last = ""
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, soft_wrap=not self.console.is_terminal)
 
 
 def _console(stream: TextIO | None, *, notebook: bool) -> console.Console:

@@ -48,6 +48,20 @@ def test_the_last_epoch_has_a_line_wherever_training_ends(
     assert epochs_in(capsys.readouterr().err) == [1, 5, 7]
 
 
+def test_the_last_epoch_has_its_line_before_what_is_said_of_an_interrupt(
+    mlp: gt.Template, points: Points, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(moment: gt.callbacks.Moment) -> None:
+        if moment.record is None and moment.epoch == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of(mlp).fit(points, 95, 32, callbacks=[interrupt])
+    printed = capsys.readouterr().err
+    assert epochs_in(printed) == [1, 5, 7]
+    assert printed.splitlines()[-1].startswith("interrupted in epoch 8 after batch 1")
+
+
 def test_a_number_says_how_many_epochs_lie_between_lines(
     mlp: gt.Template, points: Points, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,7 +90,7 @@ class Run:
         trainer = finetune(
             ready, arrays, self.loss, training.rule(ready, count, self.fit),
             epochs=training.qat, frozen_epochs=training.frozen_epochs, **self.fit,
-            validation=validation, backend=self.backend, seed=self.seed,
+            validation=validation, backend=self.backend, seed=self.seed, progress=1,
         )  # fmt: skip
         result = q.convert(trainer.model())
         assert isinstance(result, Graph)

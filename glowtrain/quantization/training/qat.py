@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TextIO
 
 import numpy as np
 
@@ -115,7 +115,7 @@ def finetune(
     backend: str | Backend = "cpu",
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
-    progress: bool | None = None,
+    progress: bool | int | TextIO | None = None,
 ) -> Trainer:
     """Train a prepared model; the trainer at the end, whose ``model()`` is ready for ``convert``.
 
