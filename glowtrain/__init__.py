@@ -73,7 +73,7 @@ _HOMES = {
     "summary": "glowtrain.compiler.outline",
 }
 _MODULES = (
-    "callbacks", "data", "errors", "grad", "gradcheck", "losses", "metrics", "nn", "onnx_io", "ops", "optim",
+    "callbacks", "data", "errors", "fleet", "grad", "gradcheck", "losses", "metrics", "nn", "onnx_io", "ops", "optim",
     "quantization", "serving", "sklearn", "torch",
 )  # fmt: skip
 

@@ -204,6 +204,10 @@ class SharedWeightsWarning(UserWarning):
         super().__init__(message)
 
 
+class FleetError(GlowtrainError):
+    """Ranks of a fleet differ, cannot reach each other, or one of them has failed; the message names it."""
+
+
 def check_extra(what: str, name: str, package: str, extra: str) -> None:
     """Raise :class:`MissingExtraError`, which says what to install, if a package of an extra is not there."""
     if importlib.util.find_spec(package) is None:

@@ -17,12 +17,11 @@ from functools import cached_property
 from glowtrain.errors import DifferentiationError
 from glowtrain.grad.gradients import check_scalar, reached
 from glowtrain.grad.parts import WHOLE, Parts
-from glowtrain.grad.training import LOSS, Optimize, finite
+from glowtrain.grad.training import LOSS, Optimize, guarded
 from glowtrain.graph import Constant, Graph, Input, Node, Value, Variable
 from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.rewriting import rebuild
 from glowtrain.graph.traversal import topological
-from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.reduce.reduction import accumulator, as_dtype
 
 GRADIENT, STATE = "gradient.", "state."
@@ -52,30 +51,34 @@ def split_step(
     gradients = reached(loss, parameters)
     if not gradients:
         raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")
-    step = _Split(model, loss, trained.trained(gradients))
+    step = Split(model, {LOSS: loss}, trained.trained(gradients))
     inputs = (*model.inputs, *targets)
     graphs = tuple(step.part(number, inputs) for number in range(parts))
     return SplitStep(graphs, step.update(optimize, parts, trained))
 
 
-class _Split:
+class Split:
     """What the parts of a step have in common."""
 
-    def __init__(self, model: Graph, loss: Value, gradients: Mapping[Variable, Value]) -> None:
+    def __init__(self, model: Graph, measured: Mapping[str, Value], gradients: Mapping[Variable, Value]) -> None:
+        """``measured``: the loss, and metrics beside it."""
         self.name = model.name
         self.changing = tuple(model.updates)
-        roots = _primitive([loss, *gradients.values(), *model.updates.values()], self.changing)
-        self.loss, rest = roots[0], roots[1:]
-        self.gradients = dict(zip(gradients, rest[: len(gradients)], strict=True))
-        self.fresh = dict(zip(self.changing, rest[len(gradients) :], strict=True))
+        """The model's own variables."""
+        roots = iter(_primitive([*measured.values(), *gradients.values(), *model.updates.values()], self.changing))
+        self.measured = {name: next(roots) for name in measured}
+        self.gradients = {parameter: next(roots) for parameter in gradients}
+        self.fresh = dict(zip(self.changing, roots, strict=True))
         """The model's own variables after a batch."""
         self.state = frontier(self.fresh.values(), self.changing)
         """What a batch contributes to them."""
+        self.counters = [variable for variable in self.changing if not frontier([self.fresh[variable]], self.changing)]
+        """Those that go on without what is in a batch."""
         self._check()
 
     def _check(self) -> None:
         """A part may read only such variables as it knows without the parts before it."""
-        read = _read((self.loss, *self.gradients.values(), *self.state), self.changing)
+        read = _read((*self.measured.values(), *self.gradients.values(), *self.state), self.changing)
         for variable in read:
             if frontier([self.fresh[variable]], self.changing):
                 raise DifferentiationError(
@@ -86,9 +89,8 @@ class _Split:
     def part(self, number: int, inputs: Sequence[Input]) -> Graph:
         """One part: counters are as far on as the parts before it leave them."""
         names, values = list(self.results), list(self.results.values())
-        own = [variable for variable in self.changing if not frontier([self.fresh[variable]], self.changing)]
         for _ in range(number):
-            values = rebuild(values, {variable: self.fresh[variable] for variable in own})
+            values = rebuild(values, {variable: self.fresh[variable] for variable in self.counters})
         outputs = {f"{name}.{number}": value for name, value in zip(names, values, strict=True)}
         return Graph(tuple(inputs), outputs, {}, f"{self.name}.part{number}")
 
@@ -96,7 +98,12 @@ class _Split:
     def results(self) -> dict[str, Value]:
         """What a part gives."""
         gradients = {GRADIENT + parameter.name: gradient for parameter, gradient in self.gradients.items()}
-        return {LOSS: self.loss, **gradients, **{f"{STATE}{index}": value for index, value in enumerate(self.state)}}
+        return {**self.measured, **gradients, **self.contributed}
+
+    @property
+    def contributed(self) -> dict[str, Value]:
+        """What updates of the model's own variables are made of, by name."""
+        return {f"{STATE}{index}": value for index, value in enumerate(self.state)}
 
     def update(self, optimize: Optimize, parts: int, trained: Parts) -> Graph:
         """New values of all variables from the results of all parts."""
@@ -111,15 +118,13 @@ class _Split:
             for parameter in self.gradients
         }
         optimizer, loss = optimize(means), _mean([each[LOSS] for each in given])
-        good = finite(loss)
-        fresh = {**self._state_after(given), **optimizer.values}
-        updates = trained.updates({variable: Where()(good, value, variable) for variable, value in fresh.items()})
+        updates = trained.updates(guarded({**self.state_after(given), **optimizer.values}, loss))
         inputs = tuple(each for own in given for each in own.values())
         return trained.read_from_whole(
             Graph((*inputs, *optimizer.inputs), {LOSS: loss}, updates, f"{self.name}.update")
         )
 
-    def _state_after(self, given: Sequence[Mapping[str, Value]]) -> dict[Variable, Value]:
+    def state_after(self, given: Sequence[Mapping[str, Value]]) -> dict[Variable, Value]:
         """The model's own variables when they have taken in all parts, one after the other."""
         present: dict[Variable, Value] = {variable: variable for variable in self.changing}
         for own in given:
@@ -128,11 +133,6 @@ class _Split:
             fresh = rebuild(list(self.fresh.values()), mapping)
             present = dict(zip(self.changing, fresh, strict=True))
         return present
-
-
-def _gradients(parameter: Variable, given: Sequence[Mapping[str, Value]]) -> list[Value]:
-    """A parameter's gradients from all parts, in the type that sums are taken in."""
-    return [as_dtype(each[GRADIENT + parameter.name], accumulator(parameter.dtype)) for each in given]
 
 
 def _mean(values: Sequence[Value]) -> Value:

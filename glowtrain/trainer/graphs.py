@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from glowtrain.errors import BindingError, GlowtrainError, ShapeError
-from glowtrain.grad import SplitStep, gradient_graph, loss_graph, micro_batched_graph, split_step, training_graph
+from glowtrain.grad import (
+    ShardedStep,
+    SplitStep,
+    gradient_graph,
+    loss_graph,
+    micro_batched_graph,
+    sharded_step,
+    split_step,
+    training_graph,
+)
 from glowtrain.grad.parts import Bounds, Parts
 from glowtrain.graph import Binding, Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
@@ -164,6 +173,21 @@ class TrainerGraphs:
         parameters = self.selected(trained)
         chosen = self.parts(parameters)
         return split_step(trained, attached.value, attached.targets, parameters, self.optimizer, parts, chosen)
+
+    def sharded_step(self, model: Graph) -> ShardedStep:
+        """One training step of a bound model, as one shard of a batch among others."""
+        trained = self.trained(model)
+        attached = self.loss.attach(trained)
+        metrics = self.measures.means(trained, attached) if self.spec.measured_in_steps else {}
+        parameters = self.selected(trained)
+        return sharded_step(
+            trained, attached.value, attached.targets, parameters, self.optimizer, metrics, self.parts(parameters),
+            sums=self.loss.over_examples == "sum",
+        )  # fmt: skip
+
+    def shard(self) -> Graph | Template:
+        """The gradients of one shard of a batch."""
+        return self._derived(lambda model: self.sharded_step(model).shard)
 
     def gradients(self) -> Graph | Template:
         """The gradients of all that is trained for a batch."""

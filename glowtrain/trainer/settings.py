@@ -9,6 +9,7 @@ import numpy as np
 
 from glowtrain.backends.base import Backend
 from glowtrain.errors import InputError
+from glowtrain.fleet.spec import FleetSpec
 from glowtrain.graph import Graph, Template, no_model
 from glowtrain.losses import Loss, LossFunction
 from glowtrain.memory.resources import TRAINING, Resources
@@ -79,6 +80,12 @@ class TrainingSettings(Resources):
         type=str,
         parse=_parts_of_batches,
         panel=TRAINING,
+    )
+
+    fleet: FleetSpec | None = setting(
+        None,
+        "Train together with other processes (gt.fleet.mpi()), to the same bits with any number of them.",
+        listed=False,
     )
 
     def __post_init__(self) -> None:

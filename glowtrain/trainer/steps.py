@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.base import Batches
+from glowtrain.backends.base import Backend, Batches
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, Specialisation, compile
@@ -37,6 +37,7 @@ from glowtrain.trainer.checkpoints.resuming import resumed
 from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.feed import Data, comes_in_batches, held_out, named
 from glowtrain.trainer.fitting.interrupts import Breakable, Exclusive
+from glowtrain.trainer.fleets import TrainerFleet
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper, schedule_factor
@@ -96,10 +97,17 @@ class Steps(Displayable):
         self.state = State({**self._example_step.initial_values, **self.graphs.inference_example.initial_values})
         self.options = options_for(self._example_step, spec, resolved.facts)
         """How a step is compiled."""
-        self._step: Function = StepFunction(self.graphs, resolved, self.state, self.options)
+        self.fleet = self._joined(resolved)
+        """Its place among the processes that train it together, if it is in a fleet."""
+        self._step = self.fleet.step if self.fleet else StepFunction(self.graphs, resolved, self.state, self.options)
         self._began = self.optimizer.hyper()
         self._best: dict[str, Array] = {}
         self._binding: Binding | None = None
+
+    def _joined(self, backend: Backend) -> TrainerFleet | None:
+        if self.spec.fleet is None:
+            return None
+        return TrainerFleet(self.spec.fleet, self.graphs, backend, self.state, self.options)
 
     def __repr__(self) -> str:
         """``<Trainer of mlp: 6 trained tensors, adam on cpu; 3 epochs done>``"""
@@ -167,9 +175,10 @@ class Steps(Displayable):
             self._stepped(arrays)
         return loss
 
-    def run(self, inputs: Mapping[str, Any], count: int) -> Measured:
+    def run(self, inputs: Mapping[str, Any], count: int, examples: int) -> Measured:
         """Train on ``count`` batches in a row, which lie one behind the other in the arrays by input name: to the same
-        bits as :meth:`step` for each, in one call of the backend. Perhaps fewer, but at least one.
+        bits as :meth:`step` for each, in one call of the backend. Perhaps fewer, but at least one. In a fleet it is one
+        batch, of ``examples`` on all ranks, of which the arrays have this rank's.
 
         Whoever counts the steps does so in the same :class:`Breakable` block. Raises :class:`InputError` as
         :meth:`step` does, for what is wrong with any of the batches, before the first.
@@ -178,7 +187,7 @@ class Steps(Displayable):
         rows = {name: array for name, array in arrays.items() if array.ndim}
         shared = {name: array for name, array in arrays.items() if not array.ndim}
         batches = Batches(count, rows, {**shared, **self.hyper.inputs}, LOSS)
-        outputs = self._step.run_many(batches)
+        outputs = self._ran(batches, examples)
         numbers = {name: array.astype(np.float64).tolist() for name, array in outputs.items()}
         losses, bad = numbers.pop(LOSS), None
         if not math.isfinite(losses[-1]):
@@ -190,13 +199,22 @@ class Steps(Displayable):
             self._stepped(batches[0])
         return Measured(losses, metrics, bad)
 
+    def _ran(self, batches: Batches, examples: int) -> dict[str, Array]:
+        """The outputs of steps in a row; in a fleet of one step, of ``examples`` examples on all ranks."""
+        if self.fleet is None:
+            return self._step.run_many(batches)
+        outputs = self.fleet.step.on_rows(batches[0], examples)
+        return {name: array[np.newaxis] for name, array in outputs.items()}
+
     def _stepped(self, arrays: Mapping[str, Array]) -> None:
         """Take note of the first step."""
         self._binding = self._step.specialised(arrays).graph.binding
 
     def prepare(self, inputs: Mapping[str, Any]) -> None:
         """Compile the step for a batch's shapes now; :meth:`step` does so when it first meets them."""
-        self._step.specialised(self.signature.arrays(inputs, self.graphs.names))
+        arrays = self.signature.arrays(inputs, self.graphs.names)
+        if all(len(array) for array in arrays.values() if array.ndim):  # a rank may have none of a short batch's rows
+            self._step.specialised(arrays)
 
     def gradients(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The gradient of the loss on one batch for each trained parameter, by name; nothing is updated."""
@@ -390,6 +408,10 @@ class Steps(Displayable):
 
     def non_finite(self, loss: float, arrays: Mapping[str, Array]) -> NonFiniteError:
         """The error for a batch that gave such a loss and updated nothing: it names the first value that went bad."""
+        if self.fleet is not None:
+            return NonFiniteError(
+                f"the loss is {loss}: {self.fleet.diagnosis(arrays, self.hyper.inputs, self.variables())}"
+            )
         graph = self._step.specialised(arrays).graph
         diagnosis = first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
         return NonFiniteError(f"the loss is {loss}: {diagnosis}")

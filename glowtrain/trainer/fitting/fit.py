@@ -162,7 +162,7 @@ class Fit:
     def _steps_at_once(self, row: BatchRow) -> tuple[int, float]:
         began = time.perf_counter()
         with Breakable(self.trainer):
-            measured = self.trainer.run(row.arrays, row.count)
+            measured = self.trainer.run(row.arrays, row.count, row.size)
             source = row.state_behind(len(measured.losses))
             self.trainer.position = self.position.after(measured.losses, measured.metrics, row.size, source)
         if measured.bad is not None:

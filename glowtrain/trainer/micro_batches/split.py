@@ -70,7 +70,7 @@ def part_of(model: Graph, specs: Mapping[str, Spec], loss: Loss, count: int) -> 
     return model.template.bound(binding), BatchSplit(count, batched, sums=loss.over_examples == "sum")
 
 
-def batch_symbol(name: str, specs: Mapping[str, Spec]) -> str:
+def batch_symbol(name: str, specs: Mapping[str, Spec], how: str = "in micro-batches") -> str:
     """The dimension that counts examples: the first of every input and target that has any.
 
     Raises :class:`InputError` where it is fixed, where inputs disagree, and where it is another axis, too.
@@ -83,6 +83,6 @@ def batch_symbol(name: str, specs: Mapping[str, Spec]) -> str:
             return symbol
     axes = ", ".join(f"{key} {spec}" for key, spec in specs.items())
     raise InputError(
-        f"{name} cannot be trained in micro-batches: the first axis of all inputs and targets must be one symbolic "
+        f"{name} cannot be trained {how}: the first axis of all inputs and targets must be one symbolic "
         f"batch dimension ({axes}); gt.load(..., open_batch=True) and --open-batch open that of a file"
     )

@@ -1,0 +1,143 @@
+"""The ranks of a fleet: processes that exchange bytes. What is added, and in which order, is not their business.
+
+A wait ends: with what was waited for, with the error of another rank, or after ``timeout`` seconds with the end of the
+whole job, since a rank that was killed, stopped or cut off says nothing.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from glowtrain.errors import FleetError
+from glowtrain.types import Array
+
+Test = Callable[[], bool]
+"""Whether something has arrived."""
+
+
+class Pending(ABC):
+    """Messages that are under way."""
+
+    @abstractmethod
+    def missing(self) -> list[int]:
+        """The ranks whose messages have not arrived, or to which ours have not gone; empty when all is done."""
+
+
+class Nothing(Pending):
+    """No messages: they are with us already."""
+
+    def missing(self) -> list[int]:
+        return []
+
+
+class Ranks(ABC):
+    """All ranks of a job, as one of them sees them."""
+
+    rank: int
+    size: int
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.doing = "starting"
+        """What this rank is at, for the others to be told."""
+
+    @abstractmethod
+    def exchange(self, sent: Sequence[Array | None], received: Sequence[Array | None], tag: int) -> Pending:
+        """Send arrays to ranks and receive arrays from them, by rank; None and the own place for no message.
+
+        The arrays are contiguous, and not to be touched until all is done. Messages of one tag arrive in order.
+        """
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise :class:`FleetError` where another rank says that it has failed."""
+
+    @abstractmethod
+    def failed(self, message: str) -> None:
+        """Tell all others that this rank has failed."""
+
+    @abstractmethod
+    def abort(self, message: str) -> NoReturn:
+        """End all processes of the job."""
+
+    def wait(self, pending: Pending, also: Callable[[], None] = lambda: None) -> None:
+        """Wait for messages; ``also`` is done meanwhile, again and again. Raises what :meth:`check` does."""
+        began, turns = time.monotonic(), 0
+        while missing := pending.missing():
+            also()
+            turns += 1
+            if turns % 64 == 0:
+                self.check()
+                waited = time.monotonic() - began
+                if waited > self.timeout:
+                    self.abort(_late(self, missing, waited))
+                time.sleep(0 if waited < 0.002 else 0.0001)
+
+    def gathered(self, value: Any) -> list[Any]:
+        """The values of all ranks, in their order; of any type that can be pickled. For what is small and rare."""
+        return [pickle.loads(data) for data in self._gathered_bytes(pickle.dumps(value))]
+
+    def from_first(self, make: Callable[[], Any]) -> Any:
+        """What rank 0 makes of something, on all ranks; an error of it is one on all."""
+        (value, *_) = self.gathered(make() if self.rank == 0 else None)
+        return value
+
+    def _gathered_bytes(self, data: bytes) -> list[bytes]:
+        sizes = [np.zeros(1, np.int64) for _ in range(self.size)]
+        sizes[self.rank][0] = len(data)
+        self.wait(self.exchange([sizes[self.rank]] * self.size, sizes, GATHER))
+        parts = [
+            np.frombuffer(data, np.uint8) if n == self.rank else np.empty(s[0], np.uint8) for n, s in enumerate(sizes)
+        ]
+        self.wait(self.exchange([parts[self.rank]] * self.size, parts, GATHER))
+        return [part.tobytes() for part in parts]
+
+
+GATHER, FAILED, FIRST = 1, 2, 8
+"""Tags of messages: of values gathered, of failures, and the first of those that a step's sums may have."""
+
+
+class Alone(Ranks):
+    """One process."""
+
+    rank, size = 0, 1
+
+    def exchange(self, sent: Sequence[Array | None], received: Sequence[Array | None], tag: int) -> Pending:
+        return Nothing()
+
+    def check(self) -> None:
+        """Nobody else can fail."""
+
+    def failed(self, message: str) -> None:
+        """Nobody is to be told."""
+
+    def abort(self, message: str) -> NoReturn:
+        raise FleetError(message)
+
+    def gathered(self, value: Any) -> list[Any]:
+        return [value]
+
+
+def _late(ranks: Ranks, missing: Sequence[int], waited: float) -> str:
+    """That a rank has waited in vain."""
+    shown = ", ".join(map(str, sorted(set(missing))[:8]))
+    which = f"rank{'s' if len(set(missing)) > 1 else ''} {shown}"
+    return (
+        f"rank {ranks.rank} on {socket.gethostname()} has waited {waited:.0f} seconds for {which} while "
+        f"{ranks.doing}: that process was stopped, cut off or is still at something else (compiling, reading data); "
+        f"timeout= (--fleet-timeout) is {ranks.timeout:g} seconds"
+    )
+
+
+def say(message: str) -> None:
+    """A line on standard error, whole."""
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,177 @@
+"""A training step of a fleet: each rank computes the gradients of its shards, their sums meet, all ranks update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from glowtrain.backends.base import Backend, Batches, one_by_one
+from glowtrain.backends.state import State
+from glowtrain.compiler import Function, MemoryUse, Specialisation
+from glowtrain.fleet.ranks import Ranks
+from glowtrain.fleet.shards import Share, TreeNode, fold
+from glowtrain.fleet.sums import Arrays, Sums
+from glowtrain.grad.data_parallel import GRADIENT, STATE
+from glowtrain.grad.shards import COUNTER, WEIGHT, ShardedStep
+from glowtrain.grad.training import LOSS
+from glowtrain.graph import Graph, Template
+from glowtrain.stages import Options
+
+Notes = dict[int, Arrays]
+"""What is small of each shard, by its number: weighted loss and metrics, contributions to running statistics."""
+
+
+class FleetStep:
+    """A trainer's step over whole batches, or over this rank's rows of them.
+
+    ``shard`` is the graph of one shard for any binding, ``step`` has all others; ``bucket``: bytes that travel at once.
+    """
+
+    def __init__(
+        self, shard: Graph | Template, step: ShardedStep, backend: Backend, state: State, options: Options,
+        share: Share, ranks: Ranks, bucket: int,
+    ) -> None:  # fmt: skip
+        self.backend, self.state, self.options = backend, state, options
+        self.step, self.share, self.ranks = step, share, ranks
+        self.shard = Function(shard, backend, state, options)
+        self._counters = self._of(step.counters(share.shards)) if step.split.counters else None
+        self._updates: dict[int, Function] = {}
+        self._sums = Sums(_gradient_types(step), bucket, share, ranks)
+        self.request = 0
+        """A signal that this rank was sent; after each step that of any rank."""
+        self.losses: dict[int, float] = {}
+        """The weighted losses of the last batch's shards."""
+        self.examples = 0
+        """Examples of the last batch."""
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Train on a whole batch, which all ranks have; the loss and metrics of all of it."""
+        batch = self._batched(inputs)
+        examples = len(next(iter(batch.values())))
+        rows = self.share.rows(examples, self.share.own)
+        return self.on_rows({**inputs, **{name: array[rows] for name, array in batch.items()}}, examples)
+
+    def on_rows(self, inputs: Mapping[str, Any], examples: int) -> dict[str, Any]:
+        """Train on a batch of so many examples, of which ``inputs`` are this rank's rows.
+
+        Raises :class:`FleetError` where another rank has failed.
+        """
+        self.examples = examples
+        notes: Notes = {}
+        shards = self._shards(inputs, examples, notes)
+        partial = [fold(node, shards, _added) for node in self.share.nodes(self.share.rank, examples)]
+        sums = self._sums.of([each for each in partial if each is not None], examples)
+        notes = self._gathered(notes)
+        self.losses = {shard: float(own[LOSS]) for shard, own in notes.items()}
+        means = self._means(notes)
+        state = {f"{name}.{n}": a for n, own in notes.items() for name, a in own.items() if name.startswith(STATE)}
+        self._update(len(notes))({**self._known(inputs), **sums, **state, LOSS: means[LOSS]})
+        return means
+
+    def specialised(self, inputs: Mapping[str, Any]) -> Specialisation:
+        """What is compiled for the first shard of a rank's rows."""
+        return self.shard.specialised(self._first(inputs, len(self.share.own)))
+
+    def latest(self) -> Specialisation:
+        """What was compiled for the latest shard. Raises :class:`InputError` where nothing has been compiled yet."""
+        return self.shard.latest()
+
+    def memory(self, inputs: Mapping[str, Any] | None = None) -> MemoryUse:
+        """The bytes that a shard takes, by default the latest, or one of a whole batch."""
+        return self.shard.memory(None if inputs is None else self._first(inputs, self.share.shards))
+
+    def run_many(self, batches: Batches) -> Arrays:
+        """Steps on whole batches, one after the other."""
+        return one_by_one(self, batches)
+
+    def rows_of(self, shard: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """A shard's rows of the last batch, of which ``inputs`` are all or this rank's."""
+        batch = self._batched(inputs)
+        whole = len(next(iter(batch.values()))) == self.examples
+        begin = 0 if whole else self.share.rows(self.examples, self.share.own).start
+        rows = self.share.rows(self.examples, range(shard, shard + 1))
+        own = {name: array[rows.start - begin : rows.stop - begin] for name, array in batch.items()}
+        return {**self._scalars(inputs), **own}
+
+    def _first(self, inputs: Mapping[str, Any], shards: int) -> dict[str, Any]:
+        """The inputs of the first of so many shards of these rows."""
+        batch = self._batched(inputs)
+        size = -(-len(next(iter(batch.values()))) // shards)
+        own = {name: array[:size] for name, array in batch.items()}
+        start = {COUNTER + counter.name: counter.initial for counter in self.step.split.counters}
+        return {**self._scalars(inputs), **own, **start, **self._weight(1, 1)}
+
+    def _shards(self, inputs: Mapping[str, Any], examples: int, notes: Notes) -> Callable[[TreeNode], Arrays | None]:
+        """What computes a shard's gradients, and takes notes of what is small beside them."""
+        batch, begin = self._batched(inputs), self.share.rows(examples, self.share.own).start
+        counters = {} if self._counters is None else self._counters({})
+
+        def gradients(node: TreeNode) -> Arrays | None:
+            (shard, behind), rows = node, self.share.rows(examples, range(*node))
+            size = rows.stop - rows.start
+            if behind - shard > 1 or not size:
+                return None
+            own = {name: array[rows.start - begin : rows.stop - begin] for name, array in batch.items()}
+            given = {**self._scalars(inputs), **own, **self._counted(counters, shard), **self._weight(size, examples)}
+            outputs = self.shard(given)
+            notes[shard] = {name: array for name, array in outputs.items() if not name.startswith(GRADIENT)}
+            return {name: array for name, array in outputs.items() if name.startswith(GRADIENT)}
+
+        return gradients
+
+    def _weight(self, size: int, examples: int) -> Arrays:
+        return {WEIGHT: np.asarray(size / examples, self.step.weight.dtype.numpy)}
+
+    def _counted(self, counters: Mapping[str, Any], shard: int) -> Arrays:
+        names = [COUNTER + counter.name for counter in self.step.split.counters]
+        return {name: counters[f"{name}.{shard}"] for name in names}
+
+    def _gathered(self, notes: Notes) -> Notes:
+        """The notes of all ranks' shards, in the shards' order."""
+        found = self.ranks.gathered((self.request, notes))
+        self.request = max(request for request, _ in found)
+        return {shard: own for _, theirs in found for shard, own in sorted(theirs.items())}
+
+    def _means(self, notes: Notes) -> Arrays:
+        """The loss and metrics of the whole batch: sums of what shards have of them, in the tree's order."""
+        names = [name for name in next(iter(notes.values())) if not name.startswith(STATE)]
+        tree = (0, self.share.shards)
+        leaf = lambda node: notes.get(node[0]) if node[1] - node[0] == 1 else None  # noqa: E731
+        total = fold(tree, leaf, lambda a, b: {name: a[name] + b[name] for name in names})
+        assert total is not None
+        return {name: np.asarray(total[name]) for name in names}
+
+    def _update(self, shards: int) -> Function:
+        """The update from so many shards."""
+        if shards not in self._updates:
+            self._updates[shards] = self._of(self.step.update(shards))
+        return self._updates[shards]
+
+    def _of(self, graph: Graph) -> Function:
+        return Function(graph, self.backend, self.state, self.options)
+
+    def _batched(self, inputs: Mapping[str, Any]) -> Arrays:
+        """What has rows of the batch."""
+        names = {value.name for value in self.step.inputs if value.rank}
+        return {name: array for name, array in inputs.items() if name in names}
+
+    def _scalars(self, inputs: Mapping[str, Any]) -> Arrays:
+        names = {value.name for value in self.step.inputs if not value.rank}
+        return {name: array for name, array in inputs.items() if name in names}
+
+    def _known(self, inputs: Mapping[str, Any]) -> Arrays:
+        """What the update takes of a call's inputs: hyperparameters."""
+        names = {value.name for value in self.step.inputs}
+        return {name: array for name, array in inputs.items() if name not in names}
+
+
+def _gradient_types(step: ShardedStep) -> dict[str, Any]:
+    return {name: type_ for name, type_ in step.shard.output_types.items() if name.startswith(GRADIENT)}
+
+
+def _added(left: Arrays, right: Arrays) -> Arrays:
+    for name, array in left.items():
+        np.add(array, right[name], out=array)
+    return left

@@ -1,0 +1,170 @@
+"""Sums of gradients over all shards of a fleet, in buckets.
+
+    partial sums of nodes --slices to their owners--> sums in the tree's order --gather--> sums on all ranks
+
+Each rank owns one slice of every bucket: it gets the others' partial sums of it, adds them up as the tree says, and
+gives the sum to all. As many bytes travel as in a ring, and the ranks' number decides nothing about the bits. Buckets
+are under way at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glowtrain.fleet.ranks import FIRST, Pending, Ranks
+from glowtrain.fleet.shards import Share, TreeNode, fold
+from glowtrain.types import Array, TensorType
+
+Arrays = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Arrays of one element type, by name, that travel together."""
+
+    types: Mapping[str, TensorType]
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The type of all elements."""
+        dtype: np.dtype[np.generic] = next(iter(self.types.values())).dtype.numpy
+        return dtype
+
+    @property
+    def size(self) -> int:
+        """Elements of all arrays."""
+        return sum(type_.size for type_ in self.types.values())
+
+    def pack(self, arrays: Mapping[str, Array], flat: Array) -> None:
+        """Copy all arrays into memory, one behind the other."""
+        for name, place in self._places():
+            flat[place] = arrays[name].reshape(-1)
+
+    def unpack(self, flat: Array) -> Arrays:
+        """The arrays as they lie in such memory."""
+        return {name: flat[place].reshape(self.types[name].shape) for name, place in self._places()}
+
+    def _places(self) -> Iterator[tuple[str, slice]]:
+        begin = 0
+        for name, type_ in self.types.items():
+            yield name, slice(begin, begin + type_.size)
+            begin += type_.size
+
+
+def buckets_of(types: Mapping[str, TensorType], limit: int) -> list[Bucket]:
+    """Consecutive arrays in buckets of at most ``limit`` bytes each, or of one larger array."""
+    found: list[dict[str, TensorType]] = []
+    room, last = 0, None
+    for name, type_ in types.items():
+        if type_.nbytes > room or type_.dtype != last:
+            found.append({})
+            room, last = limit, type_.dtype
+        found[-1][name] = type_
+        room -= type_.nbytes
+    return [Bucket(each) for each in found]
+
+
+class BucketSum(Pending):
+    """The sum of one bucket's arrays, from partial sums on all ranks; its memory is kept from step to step."""
+
+    def __init__(self, bucket: Bucket, share: Share, ranks: Ranks, tag: int) -> None:
+        self.bucket, self.share, self.ranks, self.tag = bucket, share, ranks, tag
+        self.slice = -(-bucket.size // share.ranks)
+        self._total = self._empty()
+        self._own: list[Array] = []
+        self._theirs: dict[TreeNode, Array] = {}
+        self._nodes: list[list[TreeNode]] = []
+        self._pending: list[Pending] = []
+        self._gathering = False
+
+    def begin(self, partial: Sequence[Mapping[str, Array]], examples: int) -> None:
+        """Send the partial sums of this rank's nodes of a batch, in the nodes' order."""
+        self._nodes = [self.share.nodes(rank, examples) for rank in range(self.share.ranks)]
+        while len(self._own) < len(partial):
+            self._own.append(self._empty())
+        for arrays, flat in zip(partial, self._own, strict=False):
+            self.bucket.pack(arrays, flat.reshape(-1)[: self.bucket.size])
+        self._gathering = False
+        self._pending = [self._slices(number) for number in range(max(map(len, self._nodes)))]
+
+    def missing(self) -> list[int]:
+        """The ranks that are waited for; where all slices are there they are added, and sums are gathered."""
+        found = _missing(self._pending)
+        if found or self._gathering:
+            return found
+        self._add()
+        parts = list(self._total)
+        self._pending = [self.ranks.exchange([parts[self.share.rank]] * len(parts), parts, self.tag + 1)]
+        self._gathering = True
+        return _missing(self._pending)
+
+    @property
+    def sums(self) -> Arrays:
+        """The sums, where they are to stay as they are until the next step."""
+        return self.bucket.unpack(self._total.reshape(-1))
+
+    def _empty(self) -> Array:
+        return np.zeros((self.share.ranks, self.slice), self.bucket.dtype)
+
+    def _slices(self, number: int) -> Pending:
+        """Exchange slices of the nodes with a number in each rank's list."""
+        ranks, own = self.share.ranks, self._nodes[self.share.rank]
+        sent: list[Array | None] = list(self._own[number]) if number < len(own) else [None] * ranks
+        received: list[Array | None] = [None] * ranks
+        for rank, nodes in enumerate(self._nodes):
+            if number < len(nodes):
+                mine = rank == self.share.rank
+                array = self._own[number][rank] if mine else self._theirs_at(nodes[number])
+                received[rank] = self._theirs[nodes[number]] = array
+        return self.ranks.exchange(sent, received, self.tag)
+
+    def _theirs_at(self, node: TreeNode) -> Array:
+        kept = self._theirs.get(node)
+        return np.empty(self.slice, self.bucket.dtype) if kept is None else kept
+
+    def _add(self) -> None:
+        """Add up this rank's slice of all nodes, in the order of the tree."""
+        given = {node: self._theirs[node] for nodes in self._nodes for node in nodes}
+        total = fold((0, self.share.shards), given.get, _add_in_place)
+        assert total is not None
+        self._total[self.share.rank] = total
+
+
+def _add_in_place(left: Array, right: Array) -> Array:
+    result: Array = np.add(left, right, out=left)
+    return result
+
+
+class Sums:
+    """The sums of all buckets of a step."""
+
+    def __init__(self, types: Mapping[str, TensorType], limit: int, share: Share, ranks: Ranks) -> None:
+        self.ranks = ranks
+        found = buckets_of(types, limit)
+        self._buckets = [BucketSum(bucket, share, ranks, FIRST + 2 * n) for n, bucket in enumerate(found)]
+
+    def of(self, partial: Sequence[Mapping[str, Array]], examples: int) -> Arrays:
+        """The sums over all shards of a batch, from this rank's partial sums. Raises :class:`FleetError`."""
+        for bucket in self._buckets:
+            bucket.begin(partial, examples)
+        self.ranks.wait(_All(self._buckets))
+        return {name: array for bucket in self._buckets for name, array in bucket.sums.items()}
+
+
+class _All(Pending):
+    """Several that are waited for."""
+
+    def __init__(self, pending: Sequence[Pending]) -> None:
+        self._open: list[tuple[Pending, list[int]]] = [(each, []) for each in pending]
+
+    def missing(self) -> list[int]:
+        found = [(each, each.missing()) for each, _ in self._open]
+        self._open = [(each, ranks) for each, ranks in found if ranks]
+        return [rank for _, ranks in self._open for rank in ranks]
+
+
+def _missing(pending: Iterable[Pending]) -> list[int]:
+    return [rank for each in pending for rank in each.missing()]
