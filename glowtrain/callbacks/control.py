@@ -19,6 +19,8 @@ class BestCheckpoint:
     (the validation loss): :meth:`Trainer.restore` takes it. Raises :class:`InputError` for a column that there is not,
     :class:`CheckpointError` where it cannot be written."""
 
+    writes = True
+
     def __init__(self, path: str | Path, monitor: str | None = None, mode: Direction | None = None) -> None:
         self.path = Path(path)
         self.monitor = Monitor(monitor, mode)

@@ -21,6 +21,8 @@ class CSV:
     """All records as a table with a row for each epoch, written anew after each: columns may come later. Raises
     :class:`CheckpointError` where it cannot be written."""
 
+    writes = True
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
@@ -47,6 +49,8 @@ class TensorBoard:
     Needs tensorboardX (the extra ``tensorboard``). A run that is resumed goes on in the same folder. Raises
     :class:`InputError` for a folder that cannot be written.
     """
+
+    writes = True
 
     def __init__(self, folder: str | Path, *, every: int | None = None, histograms: bool = False) -> None:
         check_extra("TensorBoard", "tensorboardX", "tensorboardX", "tensorboard")
@@ -99,6 +103,8 @@ class MLflow:
     """The numbers of each epoch in MLflow's active run (one is begun where there is none), the settings as its
     parameters. Needs mlflow."""
 
+    writes = True
+
     def __init__(self) -> None:
         self._mlflow = _installed("mlflow")
 
@@ -114,6 +120,8 @@ class MLflow:
 class WandB:
     """The numbers of each epoch in a run of Weights & Biases, which ``settings`` begin where none is active:
     ``WandB(project="digits")``. Needs wandb."""
+
+    writes = True
 
     def __init__(self, **settings: Any) -> None:
         self._wandb = _installed("wandb")

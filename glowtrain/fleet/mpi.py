@@ -34,24 +34,20 @@ class MPIRanks(Ranks):
         self._told: list[Any] = []
 
     def exchange(self, sent: Sequence[Array | None], received: Sequence[Array | None], tag: int) -> Pending:
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        requests = []
-        for rank in others:
-            if (array := received[rank]) is not None:
-                requests.append((rank, self.world.Irecv(_bytes(array), rank, tag)))
-        for rank in others:
-            if (array := sent[rank]) is not None:
-                requests.append((rank, self.world.Isend(_bytes(array), rank, tag)))
-        return Messages(requests)
+        into = [(rank, array) for rank, array in enumerate(received) if array is not None and rank != self.rank]
+        out = [(rank, array) for rank, array in enumerate(sent) if array is not None and rank != self.rank]
+        requests = [(rank, self.world.Irecv(_bytes(array), rank, tag)) for rank, array in into]
+        return Messages(requests + [(rank, self.world.Isend(_bytes(array), rank, tag)) for rank, array in out])
 
     def check(self) -> None:
-        if (status := self.world.improbe(tag=FAILED)) is not None:
-            raise FleetError(status.recv())
+        while (message := self.world.improbe(tag=FAILED)) is not None:
+            run, text = message.recv()
+            if run == self.run:
+                raise FleetError(text)
 
     def failed(self, message: str) -> None:
-        for rank in range(self.size):
-            if rank != self.rank:
-                self._told.append(self.world.isend(message, rank, FAILED))
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        self._told += [self.world.isend((self.run, message), rank, FAILED) for rank in others]
 
     def abort(self, message: str) -> NoReturn:
         say(f"glowtrain: {message}")

@@ -47,7 +47,9 @@ class Ranks(ABC):
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.doing = "starting"
-        """What this rank is at, for the others to be told."""
+        """What this rank is at, for a person to be told."""
+        self.run = 0
+        """Which of the runs that all ranks begin together this is: failures of earlier ones are past."""
 
     @abstractmethod
     def exchange(self, sent: Sequence[Array | None], received: Sequence[Array | None], tag: int) -> Pending:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
-from glowtrain.errors import InputError
+from glowtrain.errors import FleetError, InputError
 from glowtrain.fleet.spec import FleetSpec
 from glowtrain.grad.training import LOSS
+from glowtrain.metrics.measures import Gatherer
 from glowtrain.presentation.messages import plural
 from glowtrain.stages import Options
 from glowtrain.trainer.diagnose import first_bad
+from glowtrain.trainer.fitting.spec import FitSpec
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.micro_batches.split import batch_symbol
-from glowtrain.trainer.sources.source import BatchRow
+from glowtrain.trainer.sources.results import Evaluate, Measured, measured
+from glowtrain.trainer.sources.source import BatchRow, BatchSource
 from glowtrain.types import Array
 from glowtrain.version import __version__
 
 if TYPE_CHECKING:
     from glowtrain.fleet.fleet import Fleet
+
+
+T = TypeVar("T")
+NONE: Any = object()
 
 
 class TrainerFleet:
@@ -40,7 +50,7 @@ class TrainerFleet:
         if graphs.spec.micro_batches != 1:
             raise InputError("fleet: shards are parts of a batch already: leave out micro_batches= (--micro-batches)")
         batch_symbol(graphs.model.name, graphs.all_specs, "in a fleet")
-        self.graphs, self.state = graphs, state
+        self.graphs, self.spreads = graphs, False
         self.fleet: Fleet = join(spec)
         self.step = self.fleet.function(graphs.shard(), graphs.sharded_step(graphs.example), backend, state, options)
 
@@ -48,6 +58,33 @@ class TrainerFleet:
     def first(self) -> bool:
         """Whether this rank writes files and reports."""
         return self.fleet.first
+
+    def own(self, spec: FitSpec) -> FitSpec:
+        """What this rank does of a call of ``fit``: all but the first write no files and report nothing."""
+        if self.first:
+            return spec
+        kept = [callback for callback in spec.callbacks if not getattr(callback, "writes", False)]
+        nowhere: dict[str, Any] = dict.fromkeys(("checkpoint", "checkpoint_every", "log", "plot"))
+        return replace(spec, progress=False, callbacks=kept, **nowhere)
+
+    @contextmanager
+    def run(self, doing: str) -> Iterator[None]:
+        """What all ranks do together: an error of one is one of all. Ctrl-C and SIGTERM are obeyed by all at once."""
+        ranks = self.fleet.ranks
+        ranks.run += 1
+        ranks.doing = doing
+        try:
+            yield
+        except FleetError:
+            raise
+        except BaseException as error:
+            host = socket.gethostname()
+            ranks.failed(f"rank {ranks.rank} on {host} has failed, {doing}: {str(error) or type(error).__name__}")
+            raise
+
+    def rows(self, size: int) -> slice:
+        """This rank's rows of a batch."""
+        return self.fleet.share.rows(size, self.fleet.share.own)
 
     def check_same(self, facts: Mapping[str, str]) -> None:
         """Raise :class:`FleetError`, on all ranks, for a training that is not the same everywhere."""
@@ -62,12 +99,36 @@ class TrainerFleet:
 
     def cut(self, row: BatchRow) -> BatchRow:
         """This rank's rows of a whole batch."""
-        own = self.fleet.share.rows(row.size, self.fleet.share.own)
+        own = self.rows(row.size)
         return replace(row, arrays={name: a[own] if a.ndim else a for name, a in row.arrays.items()})
 
-    def agreed(self, value: Any, choose: Callable[[list[Any]], Any]) -> Any:
-        """What all ranks take of what each of them has."""
-        return self.fleet.agreed(value, choose)
+    @contextmanager
+    def spreading(self) -> Iterator[None]:
+        """Data sets that are evaluated meanwhile, by all ranks, are shared out among them."""
+        self.spreads = True
+        try:
+            yield
+        finally:
+            self.spreads = False
+
+    def measured(self, function: Evaluate, source: BatchSource, gatherer: Gatherer) -> Measured:
+        """What is measured of all batches of a source, in their order, each by one rank; what these gather, too."""
+        ranks = self.fleet.ranks
+        own = list(measured(function, source, slice(ranks.rank, None, ranks.size)))
+        everybody = ranks.gathered((own, gatherer.batches))
+        found, batches = zip(*everybody, strict=True)
+        gatherer.batches[:] = _in_turns(batches)
+        return _in_turns(found)
+
+    def any_of(self, value: T) -> T:
+        """The first value of the ranks' that is true, or what rank 0 has."""
+        values: list[T] = self.fleet.ranks.gathered(value)
+        return next(filter(None, values), values[0])
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What rank 0 makes, on all ranks."""
+        made: T = self.fleet.ranks.from_first(make)
+        return made
 
     def diagnosis(self, arrays: Mapping[str, Array], hyper: Mapping[str, Array], state: Mapping[str, Array]) -> str:
         """Where a loss went bad: in which shard, and at which value of it."""
@@ -87,3 +148,9 @@ class TrainerFleet:
         template = self.graphs.template
         assert template is not None
         return template.bind(template.dims_for({name: arrays[name].shape for name in template.inputs}))
+
+
+def _in_turns(lists: Sequence[Sequence[T]]) -> list[T]:
+    """First elements, second ones, and so on."""
+    rounds = zip_longest(*lists, fillvalue=NONE)
+    return [each for turn in rounds for each in turn if each is not NONE]

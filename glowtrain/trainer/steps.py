@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from glowtrain.backends.state import State
 from glowtrain.compiler import Function, Specialisation, compile
 from glowtrain.compiler.service import options_for
 from glowtrain.errors import InputError, NonFiniteError, UntrainedWarning
+from glowtrain.fleet.digest import digest
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template
 from glowtrain.memory.budget import Budget, check_variables
@@ -47,11 +48,13 @@ from glowtrain.trainer.settings import TrainingSpec
 from glowtrain.trainer.signature import BatchSignature
 from glowtrain.trainer.sources.cut import ArraySource
 from glowtrain.trainer.sources.loader import loader_of
-from glowtrain.trainer.sources.results import means, predictions
+from glowtrain.trainer.sources.results import means, measured, predictions
 from glowtrain.trainer.sources.source import BatchSource
 from glowtrain.trainer.sources.tensors import is_array
 from glowtrain.trainer.summary import settings_of_trainer
 from glowtrain.types import Array, type_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -287,7 +290,9 @@ class Steps(Displayable):
             arrays = self.signature.checked(batch)
             return gatherer.take(self._evaluate(arrays), arrays)
 
-        return measures.results(means(evaluate, source), gatherer)
+        if self.fleet is not None and self.fleet.spreads:
+            return measures.results(means(self.fleet.measured(evaluate, source, gatherer)), gatherer)
+        return measures.results(means(measured(evaluate, source)), gatherer)
 
     # --- results -----------------------------------------------------------------------------------------------------
 
@@ -352,10 +357,14 @@ class Steps(Displayable):
         Raises :class:`CheckpointError` if the file is broken or is of another model, loss, optimizer or seed; the
         trainer is then unchanged.
         """
-        found = checkpoints.read(Path(path))
+        found = self._on_first(lambda: checkpoints.read(Path(path)))
         checkpoints.check_belongs(found, self._checkpoint(), Path(path))
         self.take(resumed(found, self.optimizer, self._binding, Path(path)))
         self.restored = True
+
+    def _on_first(self, make: Callable[[], T]) -> T:
+        """What is made, in a fleet by rank 0 for all."""
+        return make() if self.fleet is None else self.fleet.from_first(make)
 
     def keep_best(self) -> None:
         """Remember the present parameters and running statistics as the best."""
@@ -377,6 +386,11 @@ class Steps(Displayable):
             self.history.deterministic(),
             self._best,
         )
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What must be the same on all ranks of a fleet."""
+        return {**self._fingerprint, "hyperparameters": str(dict(self.hyper)), "variables": digest(self.variables())}
 
     @cached_property
     def _fingerprint(self) -> dict[str, str]:

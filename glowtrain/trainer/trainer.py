@@ -50,8 +50,14 @@ class Trainer(Steps):
         :class:`InputError`.
         """
         with self._exclusive:
-            checkpoint = None if spec.checkpoint is None else Path(spec.checkpoint)
-            return Fit(self, spec, resumed=spec.resume and self._restored(checkpoint)).run()
+            if self.fleet is None:
+                return self._fit(spec)
+            with self.fleet.run("training"):
+                return self._fit(spec)
+
+    def _fit(self, spec: FitSpec) -> History:
+        checkpoint = None if spec.checkpoint is None else Path(spec.checkpoint)
+        return Fit(self, spec, resumed=spec.resume and self._restored(checkpoint)).run()
 
     def memory(self, batch: int | Mapping[str, Any] | None = None) -> MemoryUse:
         """The bytes that training takes: variables, and what a step allocates beside them, as the compiled code does.
@@ -101,7 +107,7 @@ class Trainer(Steps):
         """Go on from a checkpoint, if there is one. Raises :class:`InputError` where none can be."""
         if checkpoint is None:
             raise InputError("fit: resume=True needs checkpoint=, the file to go on from")
-        if not checkpoint.exists():
+        if not (checkpoint.exists() if self.fleet is None else self.fleet.from_first(checkpoint.exists)):
             return False
         self.restore(checkpoint)
         return True

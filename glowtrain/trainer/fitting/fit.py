@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from glowtrain import trainer as training
 from glowtrain.data import count_examples, split
 from glowtrain.errors import BatchError, CheckpointError, InputError, NonFiniteError
+from glowtrain.fleet.digest import SAMPLED, digest
 from glowtrain.metrics.base import Direction
 from glowtrain.presentation.messages import plural, unknown
 from glowtrain.trainer.checkpoints.checkpoint import Position
@@ -22,6 +24,7 @@ from glowtrain.trainer.fitting.interrupts import Breakable, Interrupts, Terminat
 from glowtrain.trainer.fitting.moments import Callbacks, Moment
 from glowtrain.trainer.fitting.pace import Pace
 from glowtrain.trainer.fitting.spec import FitSpec
+from glowtrain.trainer.fleets import TrainerFleet
 from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
 from glowtrain.trainer.micro_batches.split import check_batches
 from glowtrain.trainer.sources.cut import ArraySource
@@ -36,8 +39,8 @@ class Fit:
     checkpoint."""
 
     def __init__(self, trainer: Steps, spec: FitSpec, *, resumed: bool) -> None:
-        self.trainer = trainer
-        self.options = spec
+        self.trainer, self.fleet = trainer, trainer.fleet
+        self.options = spec = self.fleet.own(spec) if self.fleet else spec
         self.resumed = resumed
         self.checkpoint = None if spec.checkpoint is None else Path(spec.checkpoint)
         self.size = trainer.signature.batch_size(spec.batch_size)
@@ -48,6 +51,8 @@ class Fit:
         self.target = spec.epochs if resumed else trainer.position.epoch + spec.epochs
         examples, validation = self._split(spec.examples, spec.validation)
         self.source = self._source(examples, validation)
+        if self.fleet is not None:
+            self._check_fleet(self.fleet)
         self.validation = self._validation(examples, validation)
         self.better = self._direction(spec.monitor)
         self.batches = self.source.batches
@@ -58,6 +63,9 @@ class Fit:
         self.prepared: set[tuple[Shape, ...]] = set()
         """Shapes of batches that the step is compiled for."""
         self.pace = Pace()
+        of_batches = self.callbacks.of_batches
+        self.told_of_batches = self.fleet.any_of(of_batches) if self.fleet else of_batches
+        """Whether there is anything to do after each batch; in a fleet, on any rank."""
 
     @property
     def position(self) -> Position:
@@ -131,12 +139,13 @@ class Fit:
         epoch, before, compiling = self.position.epoch, self.position.examples, 0.0
         while not self.stopped and (row := rows.next(self.position.batch, self._most)) is not None:
             with rows.naming(self.position.batch):
-                compiling += self._prepare(row)
-                done, loss = self._steps(row)
+                own = row if self.fleet is None or self.source.cuts else self.fleet.cut(row)
+                compiling += self._prepare(own)
+                done, loss = self._steps(own)
             seconds = time.perf_counter() - began - compiling
             rate = (self.position.examples - before) / max(seconds, 1e-9)
             display.batches(done, epoch + 1, self.target, loss, rate)
-            if self.callbacks.of_batches:
+            if self.told_of_batches:
                 self._call("on_batch_end", loss, inputs=row.first().arrays)
             self._between_batches()
         return compiling
@@ -161,6 +170,8 @@ class Fit:
 
     def _steps_at_once(self, row: BatchRow) -> tuple[int, float]:
         began = time.perf_counter()
+        if self.fleet is not None:
+            self.fleet.step.request = self.interrupts.requested or 0
         with Breakable(self.trainer):
             measured = self.trainer.run(row.arrays, row.count, row.size)
             source = row.state_behind(len(measured.losses))
@@ -173,7 +184,7 @@ class Fit:
     @property
     def _most(self) -> int:
         """How many batches to run in the next call at most: up to where something else is to be done."""
-        if self.callbacks.of_batches:
+        if self.callbacks.of_batches or self.fleet:
             return 1
         batch, every = self.position.batch, self.options.checkpoint_every
         return self.pace.batches if every is None else min(self.pace.batches, every - batch % every)
@@ -182,7 +193,14 @@ class Fit:
         every = self.options.checkpoint_every
         if every is not None and self.position.batch % every == 0 and self.position.batch != self.batches:
             self._checkpoint()
+        if self.fleet is not None:  # a signal that any rank was sent, all obey behind the same batch
+            self.interrupts.requested = self.fleet.step.request or None
         self.interrupts.check()
+
+    def _check_waiting(self) -> None:
+        """Obey a signal while a batch is waited for; in a fleet, only behind the next step, as all do."""
+        if self.fleet is None:
+            self.interrupts.check()
 
     def _record(self) -> Record:
         position = self.position
@@ -191,7 +209,8 @@ class Fit:
         record |= {f"train_{name}": value for name, value in self.trainer.graphs.measures.finish(means).items()}
         record["lr"] = self.trainer.scheduled_rate
         if self.validation is not None:
-            found = self._validated(self.validation)
+            with self.fleet.spreading() if self.fleet else nullcontext():
+                found = self._validated(self.validation)
             record |= {f"val_{name}": value for name, value in found.items()}
         return record
 
@@ -266,6 +285,8 @@ class Fit:
             event,
             Moment(self.trainer, epoch, number, self.batches, loss, record, inputs or {}, self._stop),
         )
+        if self.fleet is not None and event in ("on_batch_end", "on_epoch_end"):
+            self.stopped = self.fleet.any_of(self.stopped)
 
     def _stop(self, reason: str) -> None:
         self.stopped = self.stopped or reason
@@ -320,6 +341,22 @@ class Fit:
         by = labels[0] if len(labels) == 1 else None
         return split(arrays, validation, seed=self.trainer.spec.seed, by=by)
 
+    @property
+    def _facts(self) -> dict[str, str]:
+        """What must be the same on all ranks of a fleet, beside the trainer's own."""
+        given = {name: str(getattr(self.options, name)) for name in ("epochs", "batch_size", "shuffle", "drop_last")}
+        if isinstance(self.source, ArraySource):
+            given["data"] = digest(self.source.arrays, SAMPLED)
+        return given
+
+    def _check_fleet(self, fleet: TrainerFleet) -> None:
+        """Have each rank read its own rows, of data that are the same on all. Raises :class:`InputError`,
+        :class:`FleetError`."""
+        if isinstance(self.source, ArraySource):
+            fleet.check_batch(min(self.size, self.source.examples))
+            self.source.cuts = fleet.rows
+        fleet.check_same(self.trainer.facts | self._facts)
+
     def _source(self, examples: Data, validation: Data | None) -> BatchSource:
         """The batches to train on. Raises :class:`InputError` if there are none, or they cannot be trained on."""
         options, signature = self.options, self.trainer.signature
@@ -332,7 +369,7 @@ class Fit:
         for_arrays = validation is not None and not comes_in_batches(validation)
         source = loader_of(
             examples, signature, None if for_arrays else options.batch_size, steps=options.steps_per_epoch,
-            prefetch=options.prefetch, drop_last=options.drop_last, check=self.interrupts.check, training=True,
+            prefetch=options.prefetch, drop_last=options.drop_last, check=self._check_waiting, training=True,
             keeps_state=self.checkpoint is not None, restored=self.trainer.restored,
         )  # fmt: skip
         self._check_read_once(source, "fit", "; or say how many batches an epoch has (steps_per_epoch=)")

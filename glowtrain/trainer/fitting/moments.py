@@ -43,7 +43,8 @@ class Moment:
 
 
 Callback = Callable[[Moment], None] | Any
-"""A function that is called after each batch and each epoch, or an object with some of the methods :data:`EVENTS`."""
+"""A function that is called after each batch and each epoch, or an object with some of the methods :data:`EVENTS`. In a
+fleet each rank calls its own, and only the first those that say ``writes = True``."""
 
 
 class Callbacks:

@@ -58,5 +58,9 @@ class ArrayRows(EpochRows):
             return None
         start = batch * source.batch_size
         size = min(source.batch_size, source.examples - start)
+        if source.cuts is not None:
+            own = source.cuts(size)
+            rows = slice(start + own.start, start + own.stop)
+            return BatchRow(data.examples(source.arrays, self.order, rows), 1, size)
         count = max(1, min(most, source.whole - batch))
         return BatchRow(data.examples(source.arrays, self.order, slice(start, start + count * size)), count, size)

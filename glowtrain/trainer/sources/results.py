@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,35 +13,49 @@ from glowtrain.trainer.predict import Predictor
 from glowtrain.trainer.sources.source import BatchRow, BatchSource
 from glowtrain.types import Array
 
+Outputs = TypeVar("Outputs")
+Evaluate = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""From a batch's arrays to scalars by name."""
+Measured = Iterable[tuple[int, Mapping[str, Any]]]
+"""The examples of batches, and what was measured of each."""
 
-def means(function: Callable[[Mapping[str, Any]], Mapping[str, Any]], source: BatchSource) -> dict[str, float]:
-    """The means over examples of a function's scalar outputs, by name. Raises :class:`BatchError`."""
+
+def measured(
+    function: Evaluate, source: BatchSource, chosen: slice = slice(None)
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """A function's results on the batches of a source, or on the ``chosen`` ones by their numbers. Raises
+    :class:`BatchError`."""
+    first, step = chosen.start or 0, chosen.step or 1
+    call = lambda row, number: function(row.arrays) if number % step == first else None  # noqa: E731
+    yield from ((row.size, outputs) for row, outputs in _results(source, call) if outputs is not None)
+
+
+def means(measured: Measured) -> dict[str, float]:
+    """The means over examples of scalars, by name."""
     sums: dict[str, float] = {}
     examples = 0
-    for row, outputs in _results(source, lambda row: function(row.arrays)):
-        examples += row.size
+    for size, outputs in measured:
+        examples += size
         for name, value in outputs.items():
-            sums[name] = sums.get(name, 0.0) + float(value) * row.size
+            sums[name] = sums.get(name, 0.0) + float(value) * size
     return {name: value / examples for name, value in sums.items()}
 
 
 def predictions(predictor: Predictor, source: BatchSource) -> dict[str, Array]:
     """Outputs by name, those of all batches one behind the other. Raises :class:`BatchError`."""
     parts: dict[str, list[Array]] = {}
-    for _, outputs in _results(source, lambda row: _joinable(predictor, row)):
+    for _, outputs in _results(source, lambda row, _: _joinable(predictor, row)):
         for name, array in outputs.items():
             parts.setdefault(name, []).append(array)
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def _results(
-    source: BatchSource, call: Callable[[BatchRow], Mapping[str, Any]]
-) -> Iterator[tuple[BatchRow, Mapping[str, Any]]]:
+def _results(source: BatchSource, call: Callable[[BatchRow, int], Outputs]) -> Iterator[tuple[BatchRow, Outputs]]:
     with source.epoch(Position()) as rows:
         done = 0
         while (row := rows.next(done, 1)) is not None:
             with rows.naming(done):
-                outputs = call(row)
+                outputs = call(row, done)
             yield row, outputs
             done += 1
 

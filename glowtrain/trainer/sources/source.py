@@ -8,6 +8,7 @@ A source of arrays can begin at any batch. One of a loader begins an epoch anew,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
@@ -93,6 +94,8 @@ class BatchSource(ABC):
 
     batches: int | None
     batch_size: int
+    cuts: Callable[[int], slice] | None = None
+    """Which rows of a batch of so many are read, where not all are: those of a fleet's rank."""
 
     @abstractmethod
     def epoch(self, position: Position) -> EpochRows:
