@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
@@ -27,6 +29,15 @@ class Fleet:
     spec: FleetSpec
     ranks: Ranks
     share: Share
+
+    @cached_property
+    def threads(self) -> int | None:
+        """This rank's part of the cores that it may use, where others on its host may use the same; None alone."""
+        if self.ranks.size == 1:
+            return None
+        places = self.ranks.gathered((socket.gethostname(), sorted(os.sched_getaffinity(0))))
+        own = places[self.ranks.rank]
+        return max(1, len(own[1]) // places.count(own))
 
     @property
     def first(self) -> bool:

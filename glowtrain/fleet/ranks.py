@@ -63,8 +63,8 @@ class Ranks(ABC):
         """Raise :class:`FleetError` where another rank says that it has failed."""
 
     @abstractmethod
-    def failed(self, message: str) -> None:
-        """Tell all others that this rank has failed."""
+    def failed(self, message: str, *, for_good: bool = False) -> None:
+        """Tell all others that this rank has failed, in the present run or ``for_good``."""
 
     @abstractmethod
     def abort(self, message: str) -> NoReturn:
@@ -118,7 +118,7 @@ class Alone(Ranks):
     def check(self) -> None:
         """Nobody else can fail."""
 
-    def failed(self, message: str) -> None:
+    def failed(self, message: str, *, for_good: bool = False) -> None:
         """Nobody is to be told."""
 
     def abort(self, message: str) -> NoReturn:

@@ -8,6 +8,8 @@ from glowtrain.errors import InputError
 from glowtrain.memory.byte_size import parse_bytes
 from glowtrain.settings import setting, takes
 
+FLEET = "Fleet"
+"""The command line's panel of these settings."""
 SHARDS = 16
 """Shards of a batch where nobody says how many: 1, 2, 4, 8 or 16 ranks share them."""
 
@@ -23,6 +25,7 @@ class FleetSpec:
         "tree that is the same for any number of ranks.",
         metavar="N",
         least=1,
+        panel=FLEET,
     )
     timeout: float = setting(
         60.0,
@@ -30,6 +33,7 @@ class FleetSpec:
         "That is long enough for what only some ranks have to do meanwhile: compiling, reading data.",
         metavar="S",
         flag="--fleet-timeout",
+        panel=FLEET,
     )
     bucket: int | str = setting(
         "4MB",
@@ -38,6 +42,7 @@ class FleetSpec:
         metavar="B",
         flag="--fleet-bucket",
         type=str,
+        panel=FLEET,
     )
 
     def __post_init__(self) -> None:

@@ -35,23 +35,27 @@ T = TypeVar("T")
 NONE: Any = object()
 
 
+def joined(spec: FleetSpec | None) -> Fleet | None:
+    """The fleet that this process is a rank of. Raises :class:`InputError`, :class:`FleetError`."""
+    if spec is None:
+        return None
+    from glowtrain.fleet.fleet import join  # noqa: PLC0415  (only fleets need what they are made of)
+
+    return join(spec)
+
+
 class TrainerFleet:
     """A trainer's place in its fleet.
 
-    Raises :class:`InputError` for ranks that cannot share the shards out, a model whose batch is fixed and
-    ``micro_batches``; :class:`FleetError`, on all ranks, where what they train is not the same.
+    Raises :class:`InputError` for a model whose batch is fixed and for ``micro_batches``.
     """
 
-    def __init__(
-        self, spec: FleetSpec, graphs: TrainerGraphs, backend: Backend, state: State, options: Options
-    ) -> None:  # fmt: skip
-        from glowtrain.fleet.fleet import join  # noqa: PLC0415  (only fleets need what they are made of)
-
+    def __init__(self, fleet: Fleet, graphs: TrainerGraphs, backend: Backend, state: State, options: Options) -> None:
         if graphs.spec.micro_batches != 1:
             raise InputError("fleet: shards are parts of a batch already: leave out micro_batches= (--micro-batches)")
         batch_symbol(graphs.model.name, graphs.all_specs, "in a fleet")
         self.graphs, self.spreads = graphs, False
-        self.fleet: Fleet = join(spec)
+        self.fleet = fleet
         self.step = self.fleet.function(graphs.shard(), graphs.sharded_step(graphs.example), backend, state, options)
 
     @property

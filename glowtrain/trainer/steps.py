@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from glowtrain.backends.base import Backend, Batches
+from glowtrain.backends.base import Batches
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, Specialisation, compile
@@ -38,7 +38,7 @@ from glowtrain.trainer.checkpoints.resuming import resumed
 from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.feed import Data, comes_in_batches, held_out, named
 from glowtrain.trainer.fitting.interrupts import Breakable, Exclusive
-from glowtrain.trainer.fleets import TrainerFleet
+from glowtrain.trainer.fleets import TrainerFleet, joined
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper, schedule_factor
@@ -78,8 +78,10 @@ class Steps(Displayable):
     @method_takes(TrainingSpec)
     def __init__(self, spec: TrainingSpec) -> None:
         self.spec = spec
-        resolved = backend_of(spec.backend, spec.threads)
-        self.backend = spec.backend if spec.threads is None else resolved
+        fleet = joined(spec.fleet)
+        threads = spec.threads if fleet is None or spec.threads is not None else fleet.threads
+        resolved = backend_of(spec.backend, threads)
+        self.backend = spec.backend if threads is None else resolved
         self.graphs = TrainerGraphs(spec)
         self.graphs.check_metrics()
         self.loss, self.optimizer = self.graphs.loss, self.graphs.optimizer
@@ -100,17 +102,13 @@ class Steps(Displayable):
         self.state = State({**self._example_step.initial_values, **self.graphs.inference_example.initial_values})
         self.options = options_for(self._example_step, spec, resolved.facts)
         """How a step is compiled."""
-        self.fleet = self._joined(resolved)
+        parts = self.graphs, resolved, self.state, self.options
+        self.fleet = None if fleet is None else TrainerFleet(fleet, *parts)
         """Its place among the processes that train it together, if it is in a fleet."""
-        self._step = self.fleet.step if self.fleet else StepFunction(self.graphs, resolved, self.state, self.options)
+        self._step = self.fleet.step if self.fleet else StepFunction(*parts)
         self._began = self.optimizer.hyper()
         self._best: dict[str, Array] = {}
         self._binding: Binding | None = None
-
-    def _joined(self, backend: Backend) -> TrainerFleet | None:
-        if self.spec.fleet is None:
-            return None
-        return TrainerFleet(self.spec.fleet, self.graphs, backend, self.state, self.options)
 
     def __repr__(self) -> str:
         """``<Trainer of mlp: 6 trained tensors, adam on cpu; 3 epochs done>``"""

