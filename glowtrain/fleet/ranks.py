@@ -103,8 +103,9 @@ class Ranks(ABC):
         return [part.tobytes() for part in parts]
 
 
-GATHER, FAILED, FIRST = 1, 2, 8
-"""Tags of messages: of values gathered, of failures, and the first of those that a step's sums may have."""
+GATHER, FAILED, NOTES, FIRST = 1, 2, 3, 8
+"""Tags of messages: of values gathered, of failures, of what is small in a step, and the first of those that a step's
+sums have."""
 
 
 class Alone(Ranks):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,17 +10,15 @@ import numpy as np
 from glowtrain.backends.base import Backend, Batches, one_by_one
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, MemoryUse, Specialisation
+from glowtrain.fleet.notes import Notes
 from glowtrain.fleet.ranks import Ranks
 from glowtrain.fleet.shards import Share, TreeNode, fold
-from glowtrain.fleet.sums import Arrays, Sums
+from glowtrain.fleet.sums import All, Arrays, Sums
 from glowtrain.grad.data_parallel import GRADIENT, STATE
 from glowtrain.grad.shards import COUNTER, WEIGHT, ShardedStep
 from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph, Template
 from glowtrain.stages import Options
-
-Notes = dict[int, Arrays]
-"""What is small of each shard, by its number: weighted loss and metrics, contributions to running statistics."""
 
 
 class FleetStep:
@@ -38,10 +36,13 @@ class FleetStep:
         self.shard = Function(shard, backend, state, options)
         self._counters = self._of(step.counters(share.shards)) if step.split.counters else None
         self._updates: dict[int, Function] = {}
-        self._sums = Sums(_gradient_types(step), bucket, share, ranks)
+        types = step.shard.output_types
+        gradients = {name: type_ for name, type_ in types.items() if name.startswith(GRADIENT)}
+        self._sums = Sums(gradients, bucket, share, ranks)
+        self._notes = Notes({name: type_ for name, type_ in types.items() if name not in gradients}, share, ranks)
         self.request = 0
         """A signal that this rank was sent; after each step that of any rank."""
-        self.losses: dict[int, float] = {}
+        self.losses: list[float] = []
         """The weighted losses of the last batch's shards."""
         self.examples = 0
         """Examples of the last batch."""
@@ -59,19 +60,25 @@ class FleetStep:
         Raises :class:`FleetError` where another rank has failed.
         """
         self.examples = examples
-        notes: Notes = {}
-        shards = self._shards(inputs, examples, notes)
+        small: dict[int, Arrays] = {}
+        shards = self._shards(inputs, examples, small)
         partial = [fold(node, shards, _added) for node in self.share.nodes(self.share.rank, examples)]
-        sums = self._sums.of([each for each in partial if each is not None], examples)
-        notes = self._gathered(notes)
-        self.losses = {shard: float(own[LOSS]) for shard, own in notes.items()}
-        means = self._means(notes)
-        state = {f"{name}.{n}": a for n, own in notes.items() for name, a in own.items() if name.startswith(STATE)}
-        self._update(len(notes))({**self._known(inputs), **sums, **state, LOSS: means[LOSS]})
+        sums = self._sums.begin([each for each in partial if each is not None], examples)
+        self.ranks.wait(All([sums, self._notes.begin(small, examples, self.request)]))
+        self.request = max(self._notes.numbers)
+        return self._updated(inputs, self._sums.sums, self._notes.shards)
+
+    def _updated(self, inputs: Mapping[str, Any], sums: Arrays, shards: Sequence[Arrays]) -> Arrays:
+        """Update with the sums of gradients and what all shards have; the loss and metrics."""
+        self.losses = [float(own[LOSS]) for own in shards]
+        means = self._means(shards)
+        state = {f"{name}.{n}": a for n, own in enumerate(shards) for name, a in own.items() if name.startswith(STATE)}
+        self._update(len(shards))({**self._known(inputs), **sums, **state, LOSS: means[LOSS]})
         return means
 
     def specialised(self, inputs: Mapping[str, Any]) -> Specialisation:
-        """What is compiled for the first shard of a rank's rows."""
+        """What is compiled for the first shard of a rank's rows; and the update, if it is not yet."""
+        self._update(self.share.shards)
         return self.shard.specialised(self._first(inputs, len(self.share.own)))
 
     def latest(self) -> Specialisation:
@@ -103,7 +110,9 @@ class FleetStep:
         start = {COUNTER + counter.name: counter.initial for counter in self.step.split.counters}
         return {**self._scalars(inputs), **own, **start, **self._weight(1, 1)}
 
-    def _shards(self, inputs: Mapping[str, Any], examples: int, notes: Notes) -> Callable[[TreeNode], Arrays | None]:
+    def _shards(
+        self, inputs: Mapping[str, Any], examples: int, small: dict[int, Arrays]
+    ) -> Callable[[TreeNode], Arrays | None]:
         """What computes a shard's gradients, and takes notes of what is small beside them."""
         batch, begin = self._batched(inputs), self.share.rows(examples, self.share.own).start
         counters = {} if self._counters is None else self._counters({})
@@ -116,7 +125,7 @@ class FleetStep:
             own = {name: array[rows.start - begin : rows.stop - begin] for name, array in batch.items()}
             given = {**self._scalars(inputs), **own, **self._counted(counters, shard), **self._weight(size, examples)}
             outputs = self.shard(given)
-            notes[shard] = {name: array for name, array in outputs.items() if not name.startswith(GRADIENT)}
+            small[shard] = {name: array for name, array in outputs.items() if not name.startswith(GRADIENT)}
             return {name: array for name, array in outputs.items() if name.startswith(GRADIENT)}
 
         return gradients
@@ -128,18 +137,14 @@ class FleetStep:
         names = [COUNTER + counter.name for counter in self.step.split.counters]
         return {name: counters[f"{name}.{shard}"] for name in names}
 
-    def _gathered(self, notes: Notes) -> Notes:
-        """The notes of all ranks' shards, in the shards' order."""
-        found = self.ranks.gathered((self.request, notes))
-        self.request = max(request for request, _ in found)
-        return {shard: own for _, theirs in found for shard, own in sorted(theirs.items())}
-
-    def _means(self, notes: Notes) -> Arrays:
+    def _means(self, shards: Sequence[Arrays]) -> Arrays:
         """The loss and metrics of the whole batch: sums of what shards have of them, in the tree's order."""
-        names = [name for name in next(iter(notes.values())) if not name.startswith(STATE)]
-        tree = (0, self.share.shards)
-        leaf = lambda node: notes.get(node[0]) if node[1] - node[0] == 1 else None  # noqa: E731
-        total = fold(tree, leaf, lambda a, b: {name: a[name] + b[name] for name in names})
+        names = [name for name in shards[0] if not name.startswith(STATE)]
+
+        def leaf(node: TreeNode) -> Arrays | None:
+            return shards[node[0]] if node[1] - node[0] == 1 and node[0] < len(shards) else None
+
+        total = fold((0, self.share.shards), leaf, lambda a, b: {name: a[name] + b[name] for name in names})
         assert total is not None
         return {name: np.asarray(total[name]) for name in names}
 
@@ -165,10 +170,6 @@ class FleetStep:
         """What the update takes of a call's inputs: hyperparameters."""
         names = {value.name for value in self.step.inputs}
         return {name: array for name, array in inputs.items() if name not in names}
-
-
-def _gradient_types(step: ShardedStep) -> dict[str, Any]:
-    return {name: type_ for name, type_ in step.shard.output_types.items() if name.startswith(GRADIENT)}
 
 
 def _added(left: Arrays, right: Arrays) -> Arrays:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.fleet.ranks import FIRST, Pending, Ranks
+from glowtrain.fleet.ranks import FIRST, Nothing, Pending, Ranks
 from glowtrain.fleet.shards import Share, TreeNode, fold
 from glowtrain.types import Array, TensorType
 
@@ -142,19 +142,28 @@ class Sums:
     """The sums of all buckets of a step."""
 
     def __init__(self, types: Mapping[str, TensorType], limit: int, share: Share, ranks: Ranks) -> None:
-        self.ranks = ranks
         found = buckets_of(types, limit)
         self._buckets = [BucketSum(bucket, share, ranks, FIRST + 2 * n) for n, bucket in enumerate(found)]
+        self._alone: Mapping[str, Array] | None = None
 
-    def of(self, partial: Sequence[Mapping[str, Array]], examples: int) -> Arrays:
-        """The sums over all shards of a batch, from this rank's partial sums. Raises :class:`FleetError`."""
+    def begin(self, partial: Sequence[Mapping[str, Array]], examples: int) -> Pending:
+        """Send this rank's partial sums of a batch; what is returned is waited for before the :attr:`sums` are read."""
+        if self._buckets[0].share.ranks == 1:
+            (self._alone,) = partial
+            return Nothing()
         for bucket in self._buckets:
             bucket.begin(partial, examples)
-        self.ranks.wait(_All(self._buckets))
+        return All(self._buckets)
+
+    @property
+    def sums(self) -> Arrays:
+        """The sums over all shards of the batch; they stay as they are until the next step."""
+        if self._alone is not None:
+            return dict(self._alone)
         return {name: array for bucket in self._buckets for name, array in bucket.sums.items()}
 
 
-class _All(Pending):
+class All(Pending):
     """Several that are waited for."""
 
     def __init__(self, pending: Sequence[Pending]) -> None:

@@ -136,7 +136,7 @@ class TrainerFleet:
 
     def diagnosis(self, arrays: Mapping[str, Array], hyper: Mapping[str, Array], state: Mapping[str, Array]) -> str:
         """Where a loss went bad: in which shard, and at which value of it."""
-        bad = [shard for shard, loss in self.step.losses.items() if not math.isfinite(loss)]
+        bad = [shard for shard, loss in enumerate(self.step.losses) if not math.isfinite(loss)]
         if not bad:
             return f"the losses of all {plural(len(self.step.losses), 'shard')} are finite, and their sum is not"
         share, shard = self.fleet.share, bad[0]
