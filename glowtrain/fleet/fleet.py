@@ -6,12 +6,11 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
 from glowtrain.errors import FleetError
-from glowtrain.fleet.mpi import mpi_ranks
+from glowtrain.fleet.world import mpi_ranks
 from glowtrain.fleet.ranks import Ranks
 from glowtrain.fleet.shards import Share
 from glowtrain.fleet.spec import FleetSpec
@@ -29,15 +28,8 @@ class Fleet:
     spec: FleetSpec
     ranks: Ranks
     share: Share
-
-    @cached_property
-    def threads(self) -> int | None:
-        """This rank's part of the cores that it may use, where others on its host may use the same; None alone."""
-        if self.ranks.size == 1:
-            return None
-        places = self.ranks.gathered((socket.gethostname(), sorted(os.sched_getaffinity(0))))
-        own = places[self.ranks.rank]
-        return max(1, len(own[1]) // places.count(own))
+    threads: int | None
+    """This rank's part of the cores that it may use, where others on its host may use the same; None alone."""
 
     @property
     def first(self) -> bool:
@@ -61,6 +53,14 @@ class Fleet:
 
 
 def join(spec: FleetSpec) -> Fleet:
-    """Find the other ranks. Raises :class:`InputError` where they cannot share the shards out, and without mpi4py."""
+    """Find the other ranks. Raises :class:`InputError` where they cannot share the shards out,
+    :class:`MissingExtraError` without mpi4py."""
     ranks = mpi_ranks(spec.timeout)
-    return Fleet(spec, ranks, Share(spec.shards, ranks.rank, ranks.size))
+    share = Share(spec.shards, ranks.rank, ranks.size)
+    return Fleet(spec, ranks, share, None if ranks.size == 1 else _threads(ranks))
+
+
+def _threads(ranks: Ranks) -> int:
+    places = ranks.gathered((socket.gethostname(), sorted(os.sched_getaffinity(0))))
+    own = places[ranks.rank]
+    return max(1, len(own[1]) // places.count(own))

@@ -78,7 +78,7 @@ def _shown(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 def fail(message: str) -> NoReturn:
     """Print an error and leave."""
-    if (mpi := sys.modules.get("glowtrain.fleet.mpi")) is None or mpi.speaks(message):
+    if (world := sys.modules.get("glowtrain.fleet.world")) is None or world.speaks(message):
         err.quiet = False
         err.print(Text.assemble(("error: ", "bold red"), (message, "red")))
     raise typer.Exit(FAILED) from None
