@@ -11,6 +11,7 @@
 #   make test-opinfo  by hand, hours: all of PyTorch's own samples of its operators, through torch.compile
 #   make test-targets  the tests on emulated processors; it installs linkers, and needs Debian's packages of .ci/packages
 #   make test-serving  the tests of glowtrain serve, by clients of other servers, in environments of their own
+#   make test-fleet  trainings on processes that MPI starts; it installs mpi4py and MPICH
 #   make test-flower by hand: Flower's own classes with our client, in an environment of their own (.venv-flower)
 #   make test-peers  by hand: the same losses, gradients and updates as PyTorch? It installs PyTorch (tests/peers)
 #   make clean       remove what the above made
@@ -37,7 +38,7 @@ SERVING := .venv-serving
 KSERVE := .venv-kserve
 CLIENTS := tritonclient[http,grpc]==2.73.0 schemathesis==4.32.5 grpcio-tools prometheus-client cryptography httpx2 pyyaml
 
-.PHONY: demo test test-all gradcheck soak test-torch test-targets test-serving test-flower test-peers lint docs format clean
+.PHONY: demo test test-all gradcheck soak test-torch test-targets test-serving test-fleet test-flower test-peers lint docs format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -69,6 +70,9 @@ test-targets: .venv/.installed-targets
 
 test-serving: $(SERVING)/.installed $(KSERVE)/.installed
 	$(ONE_THREAD) $(SERVING)/bin/python -m pytest -n 2 tests/serving $(PYTEST_ARGS)
+
+test-fleet: .venv/.installed-mpi
+	$(ONE_THREAD) $(BIN)/python -m pytest tests/mpi $(PYTEST_ARGS)
 
 test-flower: $(FLOWER)/.installed
 	$(ONE_THREAD) $(FLOWER)/bin/python -m pytest tests/flower $(PYTEST_ARGS)
@@ -126,6 +130,11 @@ clean:
 .venv/.installed-targets: .venv/.installed-dev
 	@echo "installing linkers for other processors, 100 MB, into .venv (once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[targets]'
+	@touch $@
+
+.venv/.installed-mpi: .venv/.installed-dev
+	@echo "installing mpi4py and MPICH, 50 MB, into .venv (once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[mpi]'
 	@touch $@
 
 .venv/.installed-peers: .venv/.installed-models

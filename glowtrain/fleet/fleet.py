@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
 from glowtrain.errors import FleetError
-from glowtrain.fleet.world import mpi_ranks
 from glowtrain.fleet.ranks import Ranks
 from glowtrain.fleet.shards import Share
 from glowtrain.fleet.spec import FleetSpec
 from glowtrain.fleet.step import FleetStep
+from glowtrain.fleet.world import mpi_ranks
 from glowtrain.grad.shards import ShardedStep
 from glowtrain.graph import Graph, Template
 from glowtrain.presentation.messages import listed

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +27,15 @@ def main(folder: str, fault: str, timeout: float, epochs: int) -> None:
     at_work = Path(folder) / f"steps.{trainer.fleet.fleet.ranks.rank}"
 
     def disturb(moment):
+        time.sleep(0.005)  # so that a signal comes before the end
         if moment.epoch == 3 and moment.batch == 1:
-            at_work.with_suffix(".part").write_text(str(os.getpid()))
-            at_work.with_suffix(".part").rename(at_work)
+            part = at_work.with_name(f"part.{at_work.name}")
+            part.write_text(str(os.getpid()))
+            part.rename(at_work)
         if moment.epoch == 4 and mine and kind == "raise":
             raise RuntimeError("the disk is full")
         if moment.epoch == 4 and kind == "nan":
-            x[np.arange(len(x)) % 2 == int(culprit)] = np.nan
+            x[np.arange(len(x)) % 64 // 32 == int(culprit)] = np.nan  # its rows of each batch
 
     path = Path(folder) / "run.safetensors"
     trainer.fit(

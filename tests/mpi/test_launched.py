@@ -175,15 +175,15 @@ def test_sigterm_to_one_rank_writes_a_checkpoint_that_goes_on_elsewhere(tmp_path
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
-    assert Job(whole, epochs=60).process.wait(120) == 0
-    job = Job(broken, epochs=60)
+    assert Job(whole, epochs=100).process.wait(120) == 0
+    job = Job(broken, epochs=100)
     os.kill(job.pids()[1], signal.SIGTERM)
     status, errors = job.ended(within=20)
     assert status != 0, errors
     assert (broken / "run.safetensors").exists()
     for path in broken.glob("steps.*"):
         path.unlink()
-    again = Job(broken, ranks=4, epochs=60)
+    again = Job(broken, ranks=4, epochs=100)
     _, errors = again.process.communicate(timeout=120)
     assert again.process.returncode == 0, errors
     assert (broken / "variables").read_text() == (whole / "variables").read_text()

@@ -193,9 +193,10 @@ class Fit:
         every = self.options.checkpoint_every
         if every is not None and self.position.batch % every == 0 and self.position.batch != self.batches:
             self._checkpoint()
-        if self.fleet is not None:  # a signal that any rank was sent, all obey behind the same batch
-            self.interrupts.requested = self.fleet.step.request or None
-        self.interrupts.check()
+        if self.fleet is None:
+            self.interrupts.check()
+        else:  # what any rank was sent before the step, all obey behind it
+            self.interrupts.obey(self.fleet.step.request)
 
     def _check_waiting(self) -> None:
         """Obey a signal while a batch is waited for; in a fleet, only behind the next step, as all do."""

@@ -53,11 +53,16 @@ class Interrupts:
 
     def check(self) -> None:
         """Raise ``KeyboardInterrupt`` or :class:`Terminated` if a signal asked for it."""
-        number, self.requested = self.requested, None
+        self.obey(self.requested or 0)
+
+    def obey(self, number: int) -> None:
+        """Raise what a signal asks for, 0 for none; one that was received is obeyed by that, too."""
+        if not number:
+            return
+        self.requested = None
         if number == signal.SIGTERM:
             raise Terminated
-        if number is not None:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
     def _catch(self, number: int) -> None:
         self._before[number] = signal.signal(number, self._request)
