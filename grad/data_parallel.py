@@ -51,13 +51,13 @@ def split_step(
     gradients = reached(loss, parameters)
     if not gradients:
         raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")
-    step = Split(model, {LOSS: loss}, trained.trained(gradients))
+    step = StepParts(model, {LOSS: loss}, trained.trained(gradients))
     inputs = (*model.inputs, *targets)
     graphs = tuple(step.part(number, inputs) for number in range(parts))
     return SplitStep(graphs, step.update(optimize, parts, trained))
 
 
-class Split:
+class StepParts:
     """What the parts of a step have in common."""
 
     def __init__(self, model: Graph, measured: Mapping[str, Value], gradients: Mapping[Variable, Value]) -> None:
@@ -124,10 +124,10 @@ class Split:
             Graph((*inputs, *optimizer.inputs), {LOSS: loss}, updates, f"{self.name}.update")
         )
 
-    def state_after(self, given: Sequence[Mapping[str, Value]]) -> dict[Variable, Value]:
+    def state_after(self, contributions: Sequence[Mapping[str, Value]]) -> dict[Variable, Value]:
         """The model's own variables when they have taken in all parts, one after the other."""
         present: dict[Variable, Value] = {variable: variable for variable in self.changing}
-        for own in given:
+        for own in contributions:
             mapping: dict[Value, Value] = dict(present.items())
             mapping |= {value: own[f"{STATE}{index}"] for index, value in enumerate(self.state)}
             fresh = rebuild(list(self.fresh.values()), mapping)

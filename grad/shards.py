@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from glowtrain.errors import DifferentiationError
-from glowtrain.grad.data_parallel import GRADIENT, Split
+from glowtrain.grad.data_parallel import GRADIENT, StepParts
 from glowtrain.grad.gradients import check_scalar, reached
 from glowtrain.grad.parts import WHOLE, Parts
 from glowtrain.grad.training import LOSS, Optimize, guarded
@@ -30,7 +30,7 @@ class ShardedStep:
     """The graphs of a step in shards. ``parameters``: what has gradients, in the order in which backward makes them
     last to first."""
 
-    split: Split
+    split: StepParts
     inputs: tuple[Input, ...]
     weight: Input
     optimize: Optimize
@@ -93,5 +93,5 @@ def sharded_step(
     if not gradients:
         raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")
     shares = {name: value * as_dtype(weight, value.dtype) for name, value in (metrics or {}).items()}
-    split = Split(model, {LOSS: weighted, **shares}, trained.trained(gradients))
+    split = StepParts(model, {LOSS: weighted, **shares}, trained.trained(gradients))
     return ShardedStep(split, (*model.inputs, *targets), weight, optimize, trained)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
 from glowtrain.errors import FleetError
-from glowtrain.fleet.ranks import Ranks
+from glowtrain.fleet.communicator import Communicator
 from glowtrain.fleet.shards import Share
 from glowtrain.fleet.spec import FleetSpec
 from glowtrain.fleet.step import FleetStep
@@ -26,7 +26,7 @@ class Fleet:
     """This process among the others, and the step that they make together."""
 
     spec: FleetSpec
-    ranks: Ranks
+    ranks: Communicator
     share: Share
     threads: int | None
     """This rank's part of the cores that it may use, where others on its host may use the same; None alone."""
@@ -60,7 +60,7 @@ def join(spec: FleetSpec) -> Fleet:
     return Fleet(spec, ranks, share, None if ranks.size == 1 else _threads(ranks))
 
 
-def _threads(ranks: Ranks) -> int:
+def _threads(ranks: Communicator) -> int:
     places = ranks.gathered((socket.gethostname(), sorted(os.sched_getaffinity(0))))
     own = places[ranks.rank]
     return max(1, len(own[1]) // places.count(own))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glowtrain.fleet.ranks import NOTES, Pending, Ranks
+from glowtrain.fleet.communicator import NOTES, Communicator, Pending
 from glowtrain.fleet.shards import Share
 from glowtrain.types import Array, TensorType
 
@@ -16,16 +16,16 @@ Arrays = dict[str, Array]
 class Notes:
     """Arrays of the same types of each shard, beside a number that each rank has."""
 
-    def __init__(self, types: Mapping[str, TensorType], share: Share, ranks: Ranks) -> None:
+    def __init__(self, types: Mapping[str, TensorType], share: Share, ranks: Communicator) -> None:
         self.share, self.ranks = share, ranks
         self._layout = np.dtype([(name, type_.dtype.numpy, type_.shape) for name, type_ in types.items()])
         self._received: list[Array] = []
 
-    def begin(self, own: Mapping[int, Mapping[str, Array]], examples: int, number: int) -> Pending:
+    def begin(self, local: Mapping[int, Mapping[str, Array]], examples: int, number: int) -> Pending:
         """Send what this rank's shards of a batch have, and its number."""
         ranks = range(self.share.ranks)
         records = [np.empty(len(self.share.present(examples, self.share.of(rank))), self._layout) for rank in ranks]
-        for record, arrays in zip(records[self.share.rank], own.values(), strict=True):
+        for record, arrays in zip(records[self.share.rank], local.values(), strict=True):
             for name, array in arrays.items():
                 record[name] = array
         parts = [np.empty(8 + record.nbytes, np.uint8) for record in records]

@@ -32,17 +32,17 @@ def fold(node: TreeNode, leaf: Callable[[TreeNode], T | None], add: Callable[[T,
     return add(left, right)
 
 
-def covering(node: TreeNode, own: range) -> Iterator[TreeNode]:
-    """The largest nodes of the tree below ``node`` that have shards of ``own`` alone, from the first on."""
+def covering(node: TreeNode, shards: range) -> Iterator[TreeNode]:
+    """The largest nodes of the tree below ``node`` that have none but these ``shards``, from the first on."""
     first, behind = node
-    if first >= own.stop or behind <= own.start:
+    if first >= shards.stop or behind <= shards.start:
         return
-    if own.start <= first and behind <= own.stop:
+    if shards.start <= first and behind <= shards.stop:
         yield node
     else:
         middle = (first + behind) // 2
-        yield from covering((first, middle), own)
-        yield from covering((middle, behind), own)
+        yield from covering((first, middle), shards)
+        yield from covering((middle, behind), shards)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Share:
         return range(rank * each, (rank + 1) * each)
 
     @property
-    def own(self) -> range:
+    def local(self) -> range:
         """The shards of this rank."""
         return self.of(self.rank)
 

@@ -16,7 +16,7 @@ SHARDS = 16
 
 @dataclass(frozen=True)
 class FleetSpec:
-    """Ranks that train one model together. Raises :class:`InputError` for what cannot be one of its settings."""
+    """Communicator that train one model together. Raises :class:`InputError` for what cannot be one of its settings."""
 
     shards: int = setting(
         SHARDS,

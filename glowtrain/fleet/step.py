@@ -10,10 +10,10 @@ import numpy as np
 from glowtrain.backends.base import Backend, Batches, one_by_one
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, MemoryUse, Specialisation
+from glowtrain.fleet.all_reduce import All, AllReduce, Arrays
+from glowtrain.fleet.communicator import Communicator
 from glowtrain.fleet.notes import Notes
-from glowtrain.fleet.ranks import Ranks
 from glowtrain.fleet.shards import Share, TreeNode, fold
-from glowtrain.fleet.sums import All, Arrays, Sums
 from glowtrain.grad.data_parallel import GRADIENT, STATE
 from glowtrain.grad.shards import COUNTER, WEIGHT, ShardedStep
 from glowtrain.grad.training import LOSS
@@ -29,7 +29,7 @@ class FleetStep:
 
     def __init__(
         self, shard: Graph | Template, step: ShardedStep, backend: Backend, state: State, options: Options,
-        share: Share, ranks: Ranks, bucket: int,
+        share: Share, ranks: Communicator, bucket: int,
     ) -> None:  # fmt: skip
         self.backend, self.state, self.options = backend, state, options
         self.step, self.share, self.ranks = step, share, ranks
@@ -38,7 +38,7 @@ class FleetStep:
         self._updates: dict[int, Function] = {}
         types = step.shard.output_types
         gradients = {name: type_ for name, type_ in types.items() if name.startswith(GRADIENT)}
-        self._sums = Sums(gradients, bucket, share, ranks)
+        self._sums = AllReduce(gradients, bucket, share, ranks)
         self._notes = Notes({name: type_ for name, type_ in types.items() if name not in gradients}, share, ranks)
         self.request = 0
         """A signal that this rank was sent; after each step that of any rank."""
@@ -51,7 +51,7 @@ class FleetStep:
         """Train on a whole batch, which all ranks have; the loss and metrics of all of it."""
         batch = self._batched(inputs)
         examples = len(next(iter(batch.values())))
-        rows = self.share.rows(examples, self.share.own)
+        rows = self.share.rows(examples, self.share.local)
         return self.on_rows({**inputs, **{name: array[rows] for name, array in batch.items()}}, examples)
 
     def on_rows(self, inputs: Mapping[str, Any], examples: int) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class FleetStep:
     def specialised(self, inputs: Mapping[str, Any]) -> Specialisation:
         """What is compiled for the first shard of a rank's rows; and the update, if it is not yet."""
         self._update(self.share.shards)
-        return self.shard.specialised(self._first(inputs, len(self.share.own)))
+        return self.shard.specialised(self._first(inputs, len(self.share.local)))
 
     def latest(self) -> Specialisation:
         """What was compiled for the latest shard. Raises :class:`InputError` where nothing has been compiled yet."""
@@ -97,7 +97,7 @@ class FleetStep:
         """A shard's rows of the last batch, of which ``inputs`` are all or this rank's."""
         batch = self._batched(inputs)
         whole = len(next(iter(batch.values()))) == self.examples
-        begin = 0 if whole else self.share.rows(self.examples, self.share.own).start
+        begin = 0 if whole else self.share.rows(self.examples, self.share.local).start
         rows = self.share.rows(self.examples, range(shard, shard + 1))
         own = {name: array[rows.start - begin : rows.stop - begin] for name, array in batch.items()}
         return {**self._scalars(inputs), **own}
@@ -114,7 +114,7 @@ class FleetStep:
         self, inputs: Mapping[str, Any], examples: int, small: dict[int, Arrays]
     ) -> Callable[[TreeNode], Arrays | None]:
         """What computes a shard's gradients, and takes notes of what is small beside them."""
-        batch, begin = self._batched(inputs), self.share.rows(examples, self.share.own).start
+        batch, begin = self._batched(inputs), self.share.rows(examples, self.share.local).start
         counters = {} if self._counters is None else self._counters({})
 
         def gradients(node: TreeNode) -> Arrays | None:

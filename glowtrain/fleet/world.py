@@ -1,4 +1,4 @@
-"""Ranks that are processes of MPI (mpi4py), which carries bytes from one to the other and adds nothing."""
+"""Communicator that are processes of MPI (mpi4py), which carries bytes from one to the other and adds nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from glowtrain.errors import FleetError, check_extra
-from glowtrain.fleet.ranks import FAILED, Alone, Pending, Ranks, say
+from glowtrain.fleet.communicator import FAILED, Communicator, Pending, SingleProcess, say
 from glowtrain.types import Array
 
 REPORTED = 3.0
@@ -29,7 +29,7 @@ class Messages(Pending):
         return [rank for rank, _ in self._open]
 
 
-class MPIRanks(Ranks):
+class MPICommunicator(Communicator):
     """All processes that a launcher of MPI started together."""
 
     def __init__(self, communicator: Any, timeout: float) -> None:
@@ -70,16 +70,16 @@ class MPIRanks(Ranks):
         sys.exit(1)  # what a job that has ended does not reach
 
 
-def mpi_ranks(timeout: float) -> Ranks:
+def mpi_ranks(timeout: float) -> Communicator:
     """The ranks of this job; one where no launcher started several. Raises :class:`MissingExtraError` without mpi4py
     and :class:`FleetError` where its library of MPI cannot be loaded."""
     world = _world()
-    return Alone(timeout) if world.Get_size() == 1 else MPIRanks(world, timeout)
+    return SingleProcess(timeout) if world.Get_size() == 1 else MPICommunicator(world, timeout)
 
 
-def in_use() -> MPIRanks | None:
+def in_use() -> MPICommunicator | None:
     """This process among several that have been found."""
-    return MPIRanks(_world(), REPORTED) if _world.cache_info().currsize and _world().Get_size() > 1 else None
+    return MPICommunicator(_world(), REPORTED) if _world.cache_info().currsize and _world().Get_size() > 1 else None
 
 
 @cache

@@ -63,7 +63,7 @@ class TrainerFleet:
         """Whether this rank writes files and reports."""
         return self.fleet.first
 
-    def own(self, spec: FitSpec) -> FitSpec:
+    def local_spec(self, spec: FitSpec) -> FitSpec:
         """What this rank does of a call of ``fit``: all but the first write no files and report nothing."""
         if self.first:
             return spec
@@ -88,7 +88,7 @@ class TrainerFleet:
 
     def rows(self, size: int) -> slice:
         """This rank's rows of a batch."""
-        return self.fleet.share.rows(size, self.fleet.share.own)
+        return self.fleet.share.rows(size, self.fleet.share.local)
 
     def check_same(self, facts: Mapping[str, str]) -> None:
         """Raise :class:`FleetError`, on all ranks, for a training that is not the same everywhere."""
@@ -141,12 +141,12 @@ class TrainerFleet:
             return f"the losses of all {plural(len(self.step.losses), 'shard')} are finite, and their sum is not"
         share, shard = self.fleet.share, bad[0]
         text = None
-        if shard in share.own:
+        if shard in share.local:
             own = self.step.rows_of(shard, arrays)
             graph = self.graphs.whole_step_of(self._bound(own))
             text = first_bad(graph, graph.outputs[LOSS], {**own, **hyper}, state)
         found = next(filter(None, self.fleet.ranks.gathered(text)))
-        return f"shard {shard} (rank {shard // len(share.own)}): {found}"
+        return f"shard {shard} (rank {shard // len(share.local)}): {found}"
 
     def _bound(self, arrays: Mapping[str, Array]) -> Any:
         template = self.graphs.template

@@ -48,8 +48,8 @@ def test_shards_have_all_rows_once_and_nearly_equally_many(share, examples):
 
 @given(shares(), st.integers(1, 200))
 def test_a_ranks_rows_are_those_of_its_shards(share, examples):
-    own = share.rows(examples, share.own)
-    parts = [share.rows(examples, range(shard, shard + 1)) for shard in share.own]
+    own = share.rows(examples, share.local)
+    parts = [share.rows(examples, range(shard, shard + 1)) for shard in share.local]
     assert list(range(examples))[own] == [row for part in parts for row in range(examples)[part]]
 
 

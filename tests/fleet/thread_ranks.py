@@ -1,4 +1,4 @@
-"""Ranks that are threads of this process, so that trainings of many ranks run in a test."""
+"""Communicator that are threads of this process, so that trainings of many ranks run in a test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from glowtrain.errors import FleetError
-from glowtrain.fleet.ranks import Pending, Ranks
+from glowtrain.fleet.communicator import Communicator, Pending
 from glowtrain.types import Array
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Arriving(Pending):
         return [rank for rank, _, _ in left]
 
 
-class ThreadRanks(Ranks):
+class ThreadCommunicator(Communicator):
     """One of the threads."""
 
     def __init__(self, threads: Threads, rank: int, timeout: float = 60.0) -> None:
@@ -88,7 +88,7 @@ def on_ranks(count: int, function: Callable[[int], T]) -> list[T]:
     threads = Threads(count)
 
     def run(rank: int) -> T:
-        local.ranks = ThreadRanks(threads, rank)
+        local.ranks = ThreadCommunicator(threads, rank)
         return function(rank)
 
     with ThreadPoolExecutor(count) as pool:

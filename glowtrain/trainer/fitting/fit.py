@@ -40,7 +40,7 @@ class Fit:
 
     def __init__(self, trainer: Steps, spec: FitSpec, *, resumed: bool) -> None:
         self.trainer, self.fleet = trainer, trainer.fleet
-        self.options = spec = self.fleet.own(spec) if self.fleet else spec
+        self.options = spec = self.fleet.local_spec(spec) if self.fleet else spec
         self.resumed = resumed
         self.checkpoint = None if spec.checkpoint is None else Path(spec.checkpoint)
         self.size = trainer.signature.batch_size(spec.batch_size)

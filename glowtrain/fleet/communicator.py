@@ -38,7 +38,7 @@ class Nothing(Pending):
         return []
 
 
-class Ranks(ABC):
+class Communicator(ABC):
     """All ranks of a job, as one of them sees them."""
 
     rank: int
@@ -108,7 +108,7 @@ GATHER, FAILED, NOTES, FIRST = 1, 2, 3, 8
 sums have."""
 
 
-class Alone(Ranks):
+class SingleProcess(Communicator):
     """One process."""
 
     rank, size = 0, 1
@@ -129,7 +129,7 @@ class Alone(Ranks):
         return [value]
 
 
-def _late(ranks: Ranks, missing: Sequence[int], waited: float) -> str:
+def _late(ranks: Communicator, missing: Sequence[int], waited: float) -> str:
     """That a rank has waited in vain."""
     shown = ", ".join(map(str, sorted(set(missing))[:8]))
     which = f"rank{'s' if len(set(missing)) > 1 else ''} {shown}"

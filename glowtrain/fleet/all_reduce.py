@@ -1,4 +1,4 @@
-"""Sums of gradients over all shards of a fleet, in buckets.
+"""AllReduce of gradients over all shards of a fleet, in buckets.
 
     partial sums of nodes --slices to their owners--> sums in the tree's order --gather--> sums on all ranks
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.fleet.ranks import FIRST, Nothing, Pending, Ranks
+from glowtrain.fleet.communicator import FIRST, Communicator, Nothing, Pending
 from glowtrain.fleet.shards import Share, TreeNode, fold
 from glowtrain.types import Array, TensorType
 
@@ -67,14 +67,14 @@ def buckets_of(types: Mapping[str, TensorType], limit: int) -> list[Bucket]:
     return [Bucket(each) for each in found]
 
 
-class BucketSum(Pending):
+class BucketReduction(Pending):
     """The sum of one bucket's arrays, from partial sums on all ranks; its memory is kept from step to step."""
 
-    def __init__(self, bucket: Bucket, share: Share, ranks: Ranks, tag: int) -> None:
+    def __init__(self, bucket: Bucket, share: Share, ranks: Communicator, tag: int) -> None:
         self.bucket, self.share, self.ranks, self.tag = bucket, share, ranks, tag
         self.slice = -(-bucket.size // share.ranks)
         self._total = self._empty()
-        self._own: list[Array] = []
+        self._local: list[Array] = []
         self._theirs: dict[TreeNode, Array] = {}
         self._nodes: list[list[TreeNode]] = []
         self._pending: list[Pending] = []
@@ -83,9 +83,9 @@ class BucketSum(Pending):
     def begin(self, partial: Sequence[Mapping[str, Array]], examples: int) -> None:
         """Send the partial sums of this rank's nodes of a batch, in the nodes' order."""
         self._nodes = [self.share.nodes(rank, examples) for rank in range(self.share.ranks)]
-        while len(self._own) < len(partial):
-            self._own.append(self._empty())
-        for arrays, flat in zip(partial, self._own, strict=False):
+        while len(self._local) < len(partial):
+            self._local.append(self._empty())
+        for arrays, flat in zip(partial, self._local, strict=False):
             self.bucket.pack(arrays, flat.reshape(-1)[: self.bucket.size])
         self._gathering = False
         self._pending = [self._slices(number) for number in range(max(map(len, self._nodes)))]
@@ -112,12 +112,12 @@ class BucketSum(Pending):
     def _slices(self, number: int) -> Pending:
         """Exchange slices of the nodes with a number in each rank's list."""
         ranks, own = self.share.ranks, self._nodes[self.share.rank]
-        sent: list[Array | None] = list(self._own[number]) if number < len(own) else [None] * ranks
+        sent: list[Array | None] = list(self._local[number]) if number < len(own) else [None] * ranks
         received: list[Array | None] = [None] * ranks
         for rank, nodes in enumerate(self._nodes):
             if number < len(nodes):
                 mine = rank == self.share.rank
-                array = self._own[number][rank] if mine else self._theirs_at(nodes[number])
+                array = self._local[number][rank] if mine else self._theirs_at(nodes[number])
                 received[rank] = self._theirs[nodes[number]] = array
         return self.ranks.exchange(sent, received, self.tag)
 
@@ -138,18 +138,18 @@ def _add_in_place(left: Array, right: Array) -> Array:
     return result
 
 
-class Sums:
+class AllReduce:
     """The sums of all buckets of a step."""
 
-    def __init__(self, types: Mapping[str, TensorType], limit: int, share: Share, ranks: Ranks) -> None:
+    def __init__(self, types: Mapping[str, TensorType], limit: int, share: Share, ranks: Communicator) -> None:
         found = buckets_of(types, limit)
-        self._buckets = [BucketSum(bucket, share, ranks, FIRST + 2 * n) for n, bucket in enumerate(found)]
-        self._alone: Mapping[str, Array] | None = None
+        self._buckets = [BucketReduction(bucket, share, ranks, FIRST + 2 * n) for n, bucket in enumerate(found)]
+        self._single: Mapping[str, Array] | None = None
 
     def begin(self, partial: Sequence[Mapping[str, Array]], examples: int) -> Pending:
         """Send this rank's partial sums of a batch; what is returned is waited for before the :attr:`sums` are read."""
         if self._buckets[0].share.ranks == 1:
-            (self._alone,) = partial
+            (self._single,) = partial
             return Nothing()
         for bucket in self._buckets:
             bucket.begin(partial, examples)
@@ -158,8 +158,8 @@ class Sums:
     @property
     def sums(self) -> Arrays:
         """The sums over all shards of the batch; they stay as they are until the next step."""
-        if self._alone is not None:
-            return dict(self._alone)
+        if self._single is not None:
+            return dict(self._single)
         return {name: array for bucket in self._buckets for name, array in bucket.sums.items()}
 
 
