@@ -81,6 +81,11 @@ class FleetStep:
         self._update(self.share.shards)
         return self.shard.specialised(self._first(inputs, len(self.share.local)))
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether anything has been compiled yet."""
+        return self.shard.is_compiled
+
     def latest(self) -> Specialisation:
         """What was compiled for the latest shard. Raises :class:`InputError` where nothing has been compiled yet."""
         return self.shard.latest()

@@ -180,6 +180,16 @@ def test_callbacks_that_write_are_rank_0s(tmp_path):
     assert on_ranks(2, run) == [["best.safetensors", "log.csv"], []]
 
 
+def test_memory_and_summary_are_those_of_a_shard():
+    def run(_):
+        made = trainer()
+        assert "linear" in str(made.summary(48))
+        shard, whole = made.memory(48), trainer(fleet=None).memory(48)
+        return shard.arena < whole.arena
+
+    assert on_ranks(2, run) == [True] * 2
+
+
 def test_threads_are_a_ranks_share_of_the_cores():
     counts = on_ranks(2, lambda _: trainer().fleet.fleet.threads)
     assert counts[0] == counts[1]
