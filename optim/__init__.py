@@ -5,6 +5,7 @@ from typing import Any
 from glowtrain.errors import InputError
 from glowtrain.optim.adam_variants import Adamax, Lion, Muon, NAdam, RAdam
 from glowtrain.optim.optimizer import HYPER, Optimizer, vectors
+from glowtrain.optim.per_parameter import L1, L2, MaxNorm, NonNegative
 from glowtrain.optim.rules import SGD, Adadelta, Adagrad, Adam, AdamW, RMSProp
 from glowtrain.optim.schedules import (
     Constant,
@@ -48,6 +49,8 @@ def as_optimizer(optimizer: str | Optimizer) -> Optimizer:
 
 __all__ = [
     "HYPER",
+    "L1",
+    "L2",
     "OPTIMIZERS",
     "SGD",
     "Adadelta",
@@ -60,8 +63,10 @@ __all__ = [
     "Exponential",
     "Linear",
     "Lion",
+    "MaxNorm",
     "Muon",
     "NAdam",
+    "NonNegative",
     "OneCycle",
     "Optimizer",
     "Polynomial",

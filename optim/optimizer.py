@@ -16,7 +16,7 @@ import numpy as np
 
 from glowtrain.errors import InputError
 from glowtrain.grad.training import MICRO, STEP, Updates
-from glowtrain.graph import Input, Value, Variable
+from glowtrain.graph import Input, Value, Variable, constant
 from glowtrain.names import matches
 from glowtrain.ops.elementwise.arithmetic import Sqrt
 from glowtrain.ops.elementwise.extrema import Clip, Min
@@ -30,6 +30,13 @@ HYPER = "hyper."
 """Prefix of the names of the inputs that carry hyperparameters."""
 
 Slots = dict[str, Value]
+Overrides = Callable[[Variable], Mapping[str, float]]
+"""From a parameter to hyperparameters in place of the optimizer's; ``lr_factor`` multiplies the rate."""
+
+
+def no_overrides(parameter: Variable) -> Mapping[str, float]:
+    """A parameter with the optimizer's hyperparameters."""
+    return {}
 
 
 def vectors(parameter: Variable) -> bool:
@@ -132,13 +139,20 @@ class Optimizer(ABC):
         """Updates of the parameters and of the optimizer's variables."""
         return self.updates(gradients)
 
-    def updates(self, gradients: Mapping[Variable, Value], group: str = "", counts: Value | None = None) -> Updates:
-        """The same for one of several groups of parameters, in whose inputs' and variables' names ``group`` stands.
+    def updates(
+        self,
+        gradients: Mapping[Variable, Value],
+        group: str = "",
+        counts: Value | None = None,
+        overrides: Overrides = no_overrides,
+    ) -> Updates:
+        """The same for one of several groups of parameters, in whose inputs' and variables' names ``group`` stands, or
+        with hyperparameters that are a parameter's own.
 
         ``counts``, f[parameters], says how often each parameter has been updated so far, in place of a count for all:
         whoever gives it also counts on, and has slots of the parameters' own types, as PyTorch does.
         """
-        return _Step(self, widest(gradients), group, counts).updates(gradients)
+        return _Step(self, widest(gradients), group, counts, overrides).updates(gradients)
 
     def decays(self, parameter: Variable) -> bool:
         """Whether weight decay acts on a parameter."""
@@ -158,23 +172,31 @@ def widest(gradients: Mapping[Variable, Value]) -> DType:
 class _Step:
     """One use of an optimizer in a graph: its inputs and counters."""
 
-    def __init__(self, optimizer: Optimizer, dtype: DType, group: str = "", counts: Value | None = None) -> None:
+    def __init__(
+        self, optimizer: Optimizer, dtype: DType, group: str, counts: Value | None, overrides: Overrides
+    ) -> None:
         self.optimizer = optimizer
+        self.overrides = overrides
         self.dtype = dtype
         self.inputs = {name: Input(dtype[()], HYPER + group + name) for name in optimizer.hyper()}
         self.own_types = counts is not None
         self.count = _counter(group + STEP) if counts is None else None
         self.micro = _counter(group + MICRO) if optimizer.accumulate > 1 else None
         self.last = Equal()(self.micro, optimizer.accumulate - 1) if self.micro is not None else None
-        self.h = self.numbers(Cast(to=dtype)(self.count if counts is None else counts))
+        self.t: Value = Cast(to=dtype)(self.count if counts is None else counts)
+        self.h = self.numbers({})
 
-    def numbers(self, t: Value) -> dict[str, Value]:
-        """Hyperparameters, with the schedule applied to ``lr``, and what comes of them: all of one type, scalars, or
-        one for each parameter where ``t`` is."""
-        h: dict[str, Value] = dict(self.inputs)
-        h.update(self.optimizer.shared(h, t))
+    def numbers(self, overrides: Mapping[str, float]) -> dict[str, Value]:
+        """Hyperparameters, ``overrides`` in their place, with the schedule applied to ``lr``, and what comes of them:
+        all of one type, scalars, or one for each parameter where ``t`` is."""
+        constants = {name: constant(value, self.dtype) for name, value in overrides.items()}
+        factor = constants.pop("lr_factor", None)
+        h: dict[str, Value] = {**self.inputs, **constants}
+        h.update(self.optimizer.shared(h, self.t))
         if self.optimizer.schedule is not None:
-            h["lr"] = h["lr"] * self.optimizer.schedule.value(t, h)
+            h["lr"] = h["lr"] * self.optimizer.schedule.value(self.t, h)
+        if factor is not None:
+            h["lr"] = h["lr"] * factor
         return h
 
     def updates(self, gradients: Mapping[Variable, Value]) -> Updates:
@@ -182,8 +204,10 @@ class _Step:
         present = {p: as_dtype(g, accumulator(p.dtype)) for p, g in gradients.items()}
         averaged = {p: self.averaged(p, g, values) for p, g in present.items()}
         for number, (parameter, gradient) in enumerate(self.clipped(averaged).items()):
-            own = {name: value[number] if value.rank else value for name, value in self.h.items()}
-            self.update(parameter, gradient, own, values)
+            overrides = self.overrides(parameter)
+            h = self.numbers(overrides) if overrides else self.h
+            numbers = {name: value[number] if value.rank else value for name, value in h.items()}
+            self.update(parameter, gradient, numbers, values)
         values.update(self.counters())
         return Updates(tuple(self.inputs.values()), values)
 

@@ -31,6 +31,7 @@ NAMED_TWICE = {
     "Adam": "ONNX's operator, and the optimizer",
     "Cast": "ONNX's operator, and the loop language's expression that it becomes",
     "Constant": "a value of a graph, and a schedule",
+    "L1": "the loss, and the penalty on parameters",
     "Metric": "what a server counts, and what a model is measured by",
     "Normal": "the operator that draws, and the initializer",
     "TopK": "ONNX's operator, and the metric",

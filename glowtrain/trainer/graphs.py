@@ -46,6 +46,7 @@ class TrainerGraphs:
         self.template = self.model if isinstance(self.model, Template) else self.model.template
         self.loss = as_loss(spec.loss)
         self.optimizer = as_optimizer(spec.optimizer)
+        self.optimize = spec.per_parameter(self.optimizer)
         self.measures = Measures(self.loss, as_metrics(spec.metrics))
 
     @cached_property
@@ -85,7 +86,9 @@ class TrainerGraphs:
     def chosen(self) -> dict[str, Bounds | None]:
         """Names of what is trained, with the part of each that is, where that is not the whole."""
         candidates = make_trainable(self.example, unbiased=self.spec.unbiased, seed=self.spec.seed).variables
-        return {variable.name: bounds for variable, bounds in select(candidates, self.spec.trainable).items()}
+        chosen = {variable.name: bounds for variable, bounds in select(candidates, self.spec.trainable).items()}
+        self.optimize.check_names(chosen)
+        return chosen
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -152,7 +155,7 @@ class TrainerGraphs:
         metrics = self.measures.means(trained, attached) if self.spec.measured_in_steps else {}
         parameters = self.selected(trained)
         return micro_batched_graph(
-            trained, attached.value, attached.targets, parameters, self.optimizer, split, metrics,
+            trained, attached.value, attached.targets, parameters, self.optimize, split, metrics,
             self.parts(parameters),
         )  # fmt: skip
 
@@ -163,7 +166,7 @@ class TrainerGraphs:
         metrics = self.measures.means(trained, attached) if self.spec.measured_in_steps else {}
         parameters = self.selected(trained)
         return training_graph(
-            trained, attached.value, attached.targets, parameters, self.optimizer, metrics, self.parts(parameters)
+            trained, attached.value, attached.targets, parameters, self.optimize, metrics, self.parts(parameters)
         )
 
     def split_step(self, model: Graph, parts: int) -> SplitStep:
@@ -172,7 +175,7 @@ class TrainerGraphs:
         attached = self.loss.attach(trained)
         parameters = self.selected(trained)
         chosen = self.parts(parameters)
-        return split_step(trained, attached.value, attached.targets, parameters, self.optimizer, parts, chosen)
+        return split_step(trained, attached.value, attached.targets, parameters, self.optimize, parts, chosen)
 
     def sharded_step(self, model: Graph) -> ShardedStep:
         """One training step of a bound model, as one shard of a batch among others."""

@@ -15,6 +15,8 @@ from glowtrain.losses import Loss, LossFunction
 from glowtrain.memory.resources import TRAINING, Resources
 from glowtrain.metrics.choose import NAMED, Named, as_metrics
 from glowtrain.optim import Optimizer, as_optimizer
+from glowtrain.optim.per_parameter import Constraints, Groups, Penalties, PerParameter
+from glowtrain.optim.texts import constraints_in, groups_in, penalties_in
 from glowtrain.settings import setting
 from glowtrain.trainer.micro_batches.split import MicroBatches, checked_count
 from glowtrain.trainer.selection.patterns import Trainable
@@ -87,11 +89,54 @@ class TrainingSettings(Resources):
         "Train together with other processes (gt.fleet.mpi()), to the same bits with any number of them.",
         listed=False,
     )
+    groups: Groups | None = setting(
+        None,
+        "Numbers of the optimizer for matching parameters (repeatable), e.g. 'trunk.*:lr_factor=0.1'.",
+        "A dict of numbers by patterns, in place of the optimizer's; lr_factor multiplies the rate. They stay as they "
+        "are.",
+        metavar="PATTERN:N=V",
+        flag="--group",
+        type=list[str],
+        parse=groups_in,
+        panel=TRAINING,
+    )
+    regularize: Penalties | None = setting(
+        None,
+        "Penalize values of matching parameters (repeatable), e.g. 'head.*:l1=1e-4'.",
+        "gt.optim.L1 and L2, or a list of such, by patterns. Their gradients are added; the reported loss is without "
+        "them.",
+        metavar="PATTERN:N=V",
+        type=list[str],
+        parse=penalties_in,
+        panel=TRAINING,
+    )
+    constraints: Constraints | None = setting(
+        None,
+        "Project matching parameters after each update (repeatable), e.g. 'head.*:max_norm=3'.",
+        "gt.optim.MaxNorm and NonNegative, or a list of such, by patterns.",
+        metavar="PATTERN:N=V",
+        flag="--constrain",
+        type=list[str],
+        parse=constraints_in,
+        panel=TRAINING,
+    )
+    ema: float | None = setting(
+        None,
+        "Keep exponential means of the parameters with this decay, e.g. 0.999; train writes a model of them.",
+        "In Python, trainer.averaged() puts them in place of the parameters for a while.",
+        metavar="DECAY",
+        panel=TRAINING,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checked_count(self.micro_batches)
         as_metrics(self.metrics)
+
+    def per_parameter(self, optimizer: Optimizer) -> PerParameter:
+        """The optimizer with what is special of some parameters. Raises :class:`InputError`."""
+        rules = self.groups or {}, self.regularize or {}, self.constraints or {}
+        return PerParameter(optimizer, *rules, self.ema)
 
     @property
     def measured_in_steps(self) -> bool:
@@ -116,4 +161,4 @@ class TrainingSpec(TrainingSettings):
         super().__post_init__()
         if not isinstance(self.model, (Graph, Template)):
             raise InputError(f"Trainer takes a graph or a template, {no_model(self.model)}")
-        as_optimizer(self.optimizer)
+        self.per_parameter(as_optimizer(self.optimizer))

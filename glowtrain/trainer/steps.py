@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from glowtrain.graph import Binding, Graph, Template
 from glowtrain.memory.budget import Budget, check_variables
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
+from glowtrain.optim.per_parameter import average_name
 from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import listed, plural, unknown
 from glowtrain.presentation.tables import Table
@@ -313,6 +315,26 @@ class Steps(Displayable):
         arrays = as_variables(values, {name: self.state.read(name) for name in values})
         for name, array in arrays.items():
             self.state.write(name, array)
+
+    @contextmanager
+    def averaged(self) -> Iterator[Self]:
+        """The means that ``ema=`` keeps in place of the parameters, within the block (``with``): to evaluate, to
+        predict, and as :meth:`model`, which is saved. Raises :class:`InputError` where none are kept."""
+        if self.spec.ema is None:
+            raise InputError("averaged: the trainer keeps no means of its parameters; make it with ema=0.999, say")
+        names = {name: average_name(name) for name in self.graphs.chosen if average_name(name) in self.state.names}
+        before = {name: self.state.read(name) for name in names}
+        for name, mean in names.items():
+            bounds = self.graphs.chosen[name]
+            part = ... if bounds is None else tuple(slice(each.start, each.stop) for each in bounds)
+            array = before[name].copy()
+            array[part] = self.state.read(mean)
+            self.state.write(name, array)
+        try:
+            yield self
+        finally:
+            for name, array in before.items():
+                self.state.write(name, array)
 
     def model(self) -> Graph:
         """The model in inference form with the present parameters as initial values, under their names."""

@@ -32,6 +32,24 @@ def test_train_learns_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
+def test_some_parameters_otherwise_and_means(tmp_path: Path) -> None:
+    out, step = tmp_path / "out.onnx", tmp_path / "step.onnx"
+    said = done(
+        *("train", "mlp", "--data", "digits", "--epochs", "1", "--out", out, "--step-out", step, "--ema", "0.9"),
+        *("--group", "*.bias:lr_factor=0,weight_decay=0", "--regularize", "*.weight:l1=1e-4", "--beta2", "0.99"),
+        *("--constrain", "*.weight:non_negative", "--amsgrad", "--eps", "1e-6"),
+    )
+    assert "out.onnx, of the means of the parameters" in said
+    model, state = _initial(out), _initial(step)
+    weights = [name for name in model if name.endswith(".weight")]
+    assert weights
+    assert all(np.array_equal(model[name], state[f"{name}.ema"]) for name in weights)
+    assert not any(np.array_equal(model[name], state[name]) for name in weights)
+    assert min(state[name].min() for name in weights) == 0
+    assert all(np.array_equal(array, state[name]) for name, array in model.items() if name.endswith(".bias"))
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_frozen_trunk_keeps_its_statistics(tmp_path: Path, frozen: bool) -> None:
     first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"

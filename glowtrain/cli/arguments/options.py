@@ -119,6 +119,14 @@ Momentum = Annotated[
     float | None, typer.Option(metavar="M", help="For sgd, rmsprop and muon.", rich_help_panel=OPTIMIZER)
 ]
 Nesterov = Annotated[bool, typer.Option("--nesterov", help="For sgd with momentum.", rich_help_panel=OPTIMIZER)]
+Beta1 = Annotated[
+    float | None, typer.Option(metavar="B", help="For adam and its kind, and lion.", rich_help_panel=OPTIMIZER)
+]
+Beta2 = Annotated[
+    float | None, typer.Option(metavar="B", help="For adam and its kind, and lion.", rich_help_panel=OPTIMIZER)
+]
+Eps = Annotated[float | None, typer.Option(metavar="E", help="For all but sgd and lion.", rich_help_panel=OPTIMIZER)]
+AMSGrad = Annotated[bool, typer.Option("--amsgrad", help="For adam and adamw.", rich_help_panel=OPTIMIZER)]
 WeightDecay = Annotated[
     float | None, typer.Option(metavar="R", help="Weight decay (decoupled in adamw).", rich_help_panel=OPTIMIZER)
 ]

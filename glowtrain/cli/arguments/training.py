@@ -51,6 +51,10 @@ class OptimizerOptions:
     lr: options.LearningRate = None
     momentum: options.Momentum = None
     nesterov: options.Nesterov = False
+    beta1: options.Beta1 = None
+    beta2: options.Beta2 = None
+    eps: options.Eps = None
+    amsgrad: options.AMSGrad = False
     weight_decay: options.WeightDecay = None
     no_decay: options.NoDecay = field(default_factory=list)
     clip_norm: options.ClipNorm = None
@@ -59,7 +63,8 @@ class OptimizerOptions:
 
     def rule(self, schedule: Schedule | None = None) -> Optimizer:
         """The optimizer. Raises :class:`InputError` for an unknown one, and for a setting that it does not have."""
-        settings = values_of(self) | {"nesterov": self.nesterov or None, "no_decay": tuple(self.no_decay) or None}
+        switches = {name: getattr(self, name) or None for name in ("nesterov", "amsgrad")}
+        settings = values_of(self) | switches | {"no_decay": tuple(self.no_decay) or None}
         return optimizer_of(settings.pop("optimizer"), schedule, **settings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -72,8 +73,10 @@ class TrainFiles:
 
     def write(self, trainer: Trainer, metadata: Mapping[str, str]) -> None:
         """Save the trained model, and the step if it was asked for, and say so."""
-        writing.save(trainer.model(), self.out_path, opset=self.opset, metadata=metadata)
-        out.print(f"{_stopped(trainer.history)}; wrote {self.out_path}")
+        with trainer.averaged() if trainer.spec.ema is not None else nullcontext():
+            writing.save(trainer.model(), self.out_path, opset=self.opset, metadata=metadata)
+        means = ", of the means of the parameters" if trainer.spec.ema is not None else ""
+        out.print(f"{_stopped(trainer.history)}; wrote {self.out_path}{means}")
         if self.step_out is not None:
             writing.save(trainer.graph, self.step_out, opset=self.opset)
             out.print(f"wrote {self.step_out}: the training step, {_inputs(trainer.graph)}")

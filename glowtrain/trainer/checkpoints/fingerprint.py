@@ -47,7 +47,7 @@ def _of_optimizer(graphs: TrainerGraphs, trained: Graph) -> str:
     """The updates as a function of the gradients."""
     parameters = graphs.selected(trained)
     gradients = {parameter: Input(parameter.type, f"gradient of {parameter.name}") for parameter in parameters}
-    updates = graphs.optimizer(graphs.parts(parameters).trained(gradients))
+    updates = graphs.optimize(graphs.parts(parameters).trained(gradients))
     return digest({variable.name: value for variable, value in updates.values.items()})
 
 
