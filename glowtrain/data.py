@@ -146,10 +146,10 @@ def load(
     raise DataError(f"unknown data set {name!r}: use {', '.join(NAMES)} or the path of a file ({endings})")
 
 
-def table(path: str | Path, target: str | None, drop: Collection[str] = ()) -> Dataset:
-    """The rows of a ``.csv`` or ``.parquet`` file: ``x`` f32[n, columns], and ``y`` of the column ``target``, as
-    :func:`~glowtrain.datasets.table.read_table` reads them."""
-    arrays, _, classes = read_table(Path(path), target, drop)
+def table(path: str | Path, target: str | None, drop: Collection[str] = (), weight: str | None = None) -> Dataset:
+    """The rows of a ``.csv`` or ``.parquet`` file: ``x`` f32[n, columns], ``y`` of the column ``target``, and
+    ``sample_weight`` of the column ``weight``, as :func:`~glowtrain.datasets.table.read_table` reads them."""
+    arrays, _, classes = read_table(Path(path), target, drop, weight)
     return Dataset(str(path), arrays, classes=classes)
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import glowtrain as gt
 from glowtrain import data
 from glowtrain.cli import app
 from glowtrain.errors import DataError, MissingExtraError
@@ -111,6 +112,33 @@ class TestCommand:
             "--epochs", 20, "--out", tmp_path / "sum.onnx",
         )  # fmt: skip
         assert float(said.split("val_r2 ")[-1].split()[0]) > 0.9
+
+    def test_a_column_of_weights(self, flowers: Path, tmp_path: Path) -> None:
+        frame = pd.read_csv(flowers).assign(weight=lambda rows: (rows["kind"] != "rose") * 1.5)
+        frame.to_csv(tmp_path / "rows.csv", index=False)
+        common = ("mlp", "--data", tmp_path / "rows.csv", "--labels", "kind", "--drop", "note", "--epochs", 20)
+        weighted = ("--sample-weight", "weight", "--class-weight", "1,2,3", "--batch-size", 16)
+        out = tmp_path / "flowers.onnx"
+        self.run(*common, *weighted, "--metric", "per_class_accuracy", "--validation", 0.25, "--out", out)
+        rows = frame.drop(columns=["kind", "note", "weight"]).to_numpy(np.float32)
+        chosen = gt.compile(gt.load(out))({"x": rows}).popitem()[1].argmax(1)
+        assert set(chosen.tolist()) == {0, 1}
+        for wrong, expected in (
+            (("--sample-weight", "w"), "no column 'w'"),
+            (("--class-weight", "a"), "must be balanced"),
+        ):
+            done = CliRunner().invoke(app, ["train", *map(str, (*common, *wrong, "--out", out))])
+            assert done.exit_code == 1
+            assert expected in " ".join(done.output.split())
+
+    def test_an_array_of_weights(self, tmp_path: Path) -> None:
+        x, out = np.random.default_rng(0).standard_normal((64, 3)).astype(np.float32), tmp_path / "m.onnx"
+        np.savez(tmp_path / "rows.npz", x=x, y=(x[:, 0] > 0) * 1, w=np.ones(64))
+        common = ("mlp", "--data", tmp_path / "rows.npz", "--epochs", 1, "--out", out, "--sample-weight")
+        assert "val_accuracy" in self.run(*common, "w", "--class-weight", "balanced", "--validation", 0.25)
+        done = CliRunner().invoke(app, ["train", *map(str, (*common, "weights"))])
+        assert done.exit_code == 1
+        assert "no array 'weights' for --sample-weight; it has x, y, w" in " ".join(done.output.split())
 
     def test_columns_of_what_is_no_table(self, tmp_path: Path) -> None:
         done = CliRunner().invoke(

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
+import numpy as np
+
 from glowtrain.bundles.c_names import is_reserved
 from glowtrain.errors import BundleError
 from glowtrain.graph import Constant, Graph, Template, Value, Variable, no_model, substituted
@@ -108,6 +110,9 @@ def training_of(
         raise BundleError(f"{model.name}: {empty[0].name} is {empty[0].type}, so that a step has nothing to train on")
     for each, number in hyper.items():
         as_input(graphs.optimizer, each, number, step.input_types[HYPER + each].dtype)
+    balanced = [variable for variable in step.variables if variable.name in graphs.loss.balanced]
+    if any(np.isnan(variable.initial).any() for variable in balanced):
+        raise BundleError("class_weight='balanced' follows from labels: give a trainer that was fitted")
     predict = _present(inference(model), values)
     roles = _roles(step, predict, graphs.parameters)
     called = bundle_name(name or model.name)

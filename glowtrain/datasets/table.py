@@ -19,21 +19,24 @@ READERS = {".csv": "read_csv", ".parquet": "read_parquet"}
 
 
 def read_table(
-    path: Path, target: str | None, drop: Collection[str] = ()
+    path: Path, target: str | None, drop: Collection[str] = (), weight: str | None = None
 ) -> tuple[dict[str, Array], tuple[str, ...], tuple[str, ...]]:
     """The arrays of a table, the names of its features, and its classes, of which there are none for numbers.
 
-    ``x`` has all columns but ``target`` and those of ``drop``, as f32; ``y`` the target: numbers as they are, texts and
-    truth values as numbers of their classes, in order. Raises :class:`DataError` for files that cannot be read, columns
-    that there are not, missing values, and features that are no numbers; :class:`MissingExtraError` without pandas.
+    ``x`` has all columns but ``target``, ``weight`` and those of ``drop``, as f32; ``y`` the target: numbers as they
+    are, texts and truth values as numbers of their classes, in order; ``sample_weight`` the weights, as f32. Raises
+    :class:`DataError` for files that cannot be read, columns that there are not, missing values, and features that are
+    no numbers; :class:`MissingExtraError` without pandas.
     """
     frame = _frame(path)
-    if problem := unknown([*([] if target is None else [target]), *drop], [*frame.columns], "column"):
+    special = [name for name in (target, weight) if name is not None]
+    if problem := unknown([*special, *drop], [*frame.columns], "column"):
         raise DataError(f"{path} has {problem}")
     frame = frame.drop(columns=[*drop])
     _check_values(path, frame)
-    features = frame if target is None else frame.drop(columns=[target])
-    words = [name for name in features.columns if features[name].dtype.kind not in "iufb"]
+    features = frame.drop(columns=special)
+    weights = frame[[] if weight is None else [weight]]
+    words = [name for name in (*features.columns, *weights.columns) if frame[name].dtype.kind not in "iufb"]
     if words or not len(features.columns):
         raise DataError(
             f"{path}: columns {listed(words)} are no numbers: make numbers of them (pandas.get_dummies), leave them "
@@ -43,6 +46,8 @@ def read_table(
     classes: tuple[str, ...] = ()
     if target is not None:
         arrays["y"], classes = _labels(frame[target])
+    if weight is not None:
+        arrays["sample_weight"] = frame[weight].to_numpy(np.float32)
     return arrays, tuple(map(str, features.columns)), classes
 
 

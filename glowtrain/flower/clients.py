@@ -12,7 +12,7 @@ from glowtrain.data import Dataset
 from glowtrain.errors import InputError, check_extra
 from glowtrain.modes.variables import COUNTERS
 from glowtrain.presentation.messages import plural
-from glowtrain.trainer.feed import Data, held_out, named
+from glowtrain.trainer.feed import Data, held_out
 from glowtrain.trainer.fitting.moments import Moment
 from glowtrain.trainer.history import numbers_of
 from glowtrain.trainer.trainer import Trainer
@@ -95,7 +95,7 @@ class Client:
         sums: Metrics = {}
         total = 0
         for part in _parts(self.validation):
-            arrays = named(held_out(part), *self.trainer.signature.names)
+            arrays = self.trainer.signature.named(held_out(part))
             count = datasets.count_examples(arrays)
             for name, value in numbers_of(self.trainer.evaluate(arrays, batch_size=size)).items():
                 sums[name] = sums.get(name, 0.0) + value * count
@@ -123,7 +123,7 @@ class Client:
     def _trained(self, epochs: int, size: int | None) -> tuple[int, float]:
         """Train for some epochs: the number of examples of one, and the mean loss of the last."""
         if is_arrays(self.data):
-            arrays = named(self.data, *self.trainer.signature.names)
+            arrays = self.trainer.signature.named(self.data)
             history = self.trainer.fit(arrays, epochs, size, progress=False)
             return datasets.count_examples(arrays), history.loss[-1]
         counts = [0]

@@ -39,13 +39,34 @@ class Elements:
     """A loss on one graph before it is reduced: the inputs it adds, the loss of each element, metrics by name.
 
     ``counts``, of the shape of ``each``, says what each element counts in a mean, by which ``each`` is multiplied
-    already; None where all count 1.
+    already; None where all count 1. ``answers``: what accuracy is the share of, where there is one.
     """
 
     targets: tuple[Input, ...]
     each: Value
     counts: Value | None = None
     metrics: dict[str, Value] = field(default_factory=dict)
+    answers: Answers | None = None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Whether each answer of a model is ``right``, and which of them count, as f32; None where all do."""
+
+    right: Value
+    counted: Value | None = None
+
+    def accuracy(self, weight: Value | None = None) -> Value:
+        """The share of answers that are right, in f32, by a ``weight`` for each example: 0 where all weights are."""
+        if weight is None and self.counted is None:
+            return share(self.right)
+        right, counts = Cast(to=f32)(self.right), self.counted
+        if weight is not None:
+            beside = beside_examples(Cast(to=f32)(weight), right)
+            counts = Expand(shape=right.shape)(beside) if counts is None else counts * beside
+        assert counts is not None
+        together = total(counts)
+        return total(right * counts) / (together if weight is None else Where()(together > 0.0, together, 1.0))
 
 
 class Loss(ABC):
@@ -77,6 +98,20 @@ class Loss(ABC):
     def weighted(self, weight: str) -> Loss:
         """The loss with a weight for each example, from an input of that name. Raises :class:`InputError`."""
         raise InputError(f"{self.describe()} cannot be weighted: nothing says what the losses of its examples are")
+
+    def by_classes(self, weights: Any) -> Loss:
+        """The loss with weights of classes. Raises :class:`InputError` for a loss of something else."""
+        raise InputError(f"class_weight is of labels of classes, and {self.describe()} has none")
+
+    @property
+    def balanced(self) -> Mapping[str, Callable[[Graph, Mapping[str, Array]], Array]]:
+        """Functions of a model and of data that count what variables of the loss hold, by the names of these."""
+        return {}
+
+    def mass(self, arrays: Mapping[str, Array], batches: int) -> list[float] | None:
+        """What each of so many batches, one behind the other in arrays, counts in means over several: the sum of the
+        weights of its examples. None where it counts as many as there are."""
+        return None
 
     def __add__(self, other: Loss) -> Loss:
         if not isinstance(other, Loss):
@@ -138,6 +173,22 @@ class LossSum(Loss):
 
     def weighted(self, weight: str) -> Loss:
         return LossSum(tuple((factor, loss.weighted(weight)) for factor, loss in self.parts))
+
+    def by_classes(self, weights: Any) -> Loss:
+        of_classes = [loss for _, loss in self.parts if getattr(loss, "task", None) == "classification"]
+        if len(of_classes) != 1:
+            raise InputError(f"class_weight: {len(of_classes)} losses of the sum have classes: give it to one of them")
+        return LossSum(
+            tuple((factor, loss.by_classes(weights) if loss is of_classes[0] else loss) for factor, loss in self.parts)
+        )
+
+    @property
+    def balanced(self) -> Mapping[str, Callable[[Graph, Mapping[str, Array]], Array]]:
+        return {name: count for _, loss in self.parts for name, count in loss.balanced.items()}
+
+    def mass(self, arrays: Mapping[str, Array], batches: int) -> list[float] | None:
+        (first, *others) = [loss.mass(arrays, batches) for _, loss in self.parts]
+        return first if all(other == first for other in others) else None
 
 
 def _over(inputs: dict[str, Input], part: Attached) -> Attached:
@@ -245,12 +296,30 @@ class Weighted(Loss):
         if self.weight in self.loss.targets or not each.rank:
             raise InputError(f"{self.loss.describe()} cannot have the weight of each example in {self.weight!r}")
         weight = self.loss.new_input(model, self.weight, each.type.with_shape(each.shape[:1]))
-        beside = reshape(weight, (each.shape[0], *[1] * (each.rank - 1)))
+        beside = beside_examples(weight, each)
         value = total(each * beside)
         if self.loss.reduction == "mean":
             counts = total(Expand(shape=each.shape)(beside) if elements.counts is None else beside * elements.counts)
             value = value / Where()(counts > 0.0, counts, 1.0)
-        return Attached((*elements.targets, weight), value, elements.metrics)
+        answers = elements.answers
+        metrics = elements.metrics if answers is None else {"accuracy": answers.accuracy(weight)}
+        return Attached((*elements.targets, weight), value, metrics)
+
+    def by_classes(self, weights: Any) -> Loss:
+        loss = self.loss.by_classes(weights)
+        assert isinstance(loss, ElementLoss), loss
+        return dataclasses.replace(self, loss=loss)
+
+    @property
+    def balanced(self) -> Mapping[str, Callable[[Graph, Mapping[str, Array]], Array]]:
+        return self.loss.balanced
+
+    def mass(self, arrays: Mapping[str, Array], batches: int) -> list[float] | None:
+        if self.loss.reduction == "sum":
+            return None
+        weights = np.asarray(arrays[self.weight], np.float64)
+        sums: list[float] = weights.reshape(batches, -1).sum(1).tolist()
+        return sums
 
     def check(self, model: Graph, arrays: Mapping[str, Array]) -> None:
         self.loss.check(model, arrays)
@@ -286,7 +355,7 @@ class OutputLoss(ElementLoss):
 
     def elements(self, model: Graph) -> Elements:
         both = self.compared(model)
-        return Elements((both[1],), self.each(*both), self.counts(*both), self.metrics(*both))
+        return Elements((both[1],), self.each(*both), self.counts(*both), self.metrics(*both), self.answers(*both))
 
     def attach(self, model: Graph) -> Attached:
         both = self.compared(model)
@@ -309,9 +378,19 @@ class OutputLoss(ElementLoss):
         """The loss, a scalar."""
         return self.reduced(self.each(prediction, target), self.counts(prediction, target))
 
+    def answers(self, prediction: Value, target: Value) -> Answers | None:
+        """What is right of the outputs, where that can be said."""
+        return None
+
     def metrics(self, prediction: Value, target: Value) -> dict[str, Value]:
         """Scalars to report beside the loss."""
-        return {}
+        answers = self.answers(prediction, target)
+        return {} if answers is None else {"accuracy": answers.accuracy()}
+
+
+def beside_examples(weight: Value, each: Value) -> Value:
+    """A number for each example, [n], with as many axes as ``each`` [n, ...]."""
+    return reshape(weight, (each.shape[0], *[1] * (each.rank - 1)))
 
 
 def output_of(model: Graph, name: str | None) -> Value:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from functools import lru_cache
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from glowtrain.errors import InputError
-from glowtrain.graph import Graph, Input, Value, constant
-from glowtrain.losses.base import Loss, OutputLoss, Task, checked_weights, first_wrong, output_name, share, total
+from glowtrain.graph import Graph, Input, Value, Variable, constant
+from glowtrain.losses.base import Answers, Loss, OutputLoss, Task, checked_weights, first_wrong, output_name
 from glowtrain.ops.elementwise.activation import Softplus
 from glowtrain.ops.elementwise.extrema import Max
 from glowtrain.ops.elementwise.logic import Cast, Equal, Greater, Where
@@ -21,9 +22,12 @@ from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.ops.reduce.softmax import LogSoftmax
 from glowtrain.ops.tensor.move import Transpose, reshape
 from glowtrain.presentation.messages import plural
-from glowtrain.types import Array, TensorType, f32, i64
+from glowtrain.types import Array, DType, TensorType, f32, i64
 
 Weights = Sequence[float] | Array
+BALANCED = "balanced"
+ClassWeights = Weights | Literal["balanced"]
+"""What labels of each class count; balanced: n / (classes * labels of the class), counted in what is trained on."""
 
 LEAST_WRONG = 1e-8
 """Below it 1 - p is no number whose power has a gradient."""
@@ -67,8 +71,8 @@ class BCEWithLogits(OutputLoss):
             )
         return prediction, target
 
-    def metrics(self, prediction: Value, target: Value) -> dict[str, Value]:
-        return {"accuracy": share(Equal()(Greater()(prediction, 0.0), Greater()(target, 0.5)))}
+    def answers(self, prediction: Value, target: Value) -> Answers:
+        return Answers(Equal()(Greater()(prediction, 0.0), Greater()(target, 0.5)))
 
     def check(self, model: Graph, arrays: Mapping[str, Array]) -> None:
         target = np.asarray(arrays[self.target])
@@ -89,14 +93,16 @@ class ClassLoss(OutputLoss):
 
     axis: int = -1
     ignore_index: int | None = None
-    class_weight: Weights | None = field(default=None, repr=False)
+    class_weight: ClassWeights | None = field(default=None, repr=False)
 
     operator: ClassVar[Any]
     task: ClassVar[Task | None] = "classification"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.class_weight is not None:
+        if isinstance(self.class_weight, str) and self.class_weight != BALANCED:
+            raise InputError(f"class_weight must be {BALANCED!r} or a number for each class, not {self.class_weight!r}")
+        if self.class_weight is not None and not self._is_balanced:
             object.__setattr__(self, "class_weight", checked_weights("class_weight", self.class_weight))
 
     @property
@@ -145,27 +151,56 @@ class ClassLoss(OutputLoss):
         loss: Value = result[0] if isinstance(result, tuple) else result
         return loss
 
+    @property
+    def _is_balanced(self) -> bool:
+        return isinstance(self.class_weight, str)
+
+    def by_classes(self, weights: Any) -> Loss:
+        if self.class_weight is not None:
+            raise InputError(f"class_weight is given twice: the loss has {self.class_weight} already")
+        return replace(self, class_weight=weights)
+
+    @property
+    def balanced(self) -> Mapping[str, Callable[[Graph, Mapping[str, Array]], Array]]:
+        return {self._weights_name: self._count} if self._is_balanced else {}
+
+    @property
+    def _weights_name(self) -> str:
+        return f"{self.target}.class_weight"
+
+    def _count(self, model: Graph, arrays: Mapping[str, Array]) -> Array:
+        """Weights of classes by their labels, as scikit-learn's compute_class_weight; 1 for a class without any."""
+        self.check(model, arrays)
+        prediction, labels = model.output_types[output_name(model, self.output)], np.asarray(arrays[self.target])
+        counted = labels.ravel() if self.ignore_index is None else labels[labels != self.ignore_index]
+        counts = np.bincount(counted, minlength=prediction.shape[self.class_axis(prediction)])
+        if not counts.any():
+            raise InputError(f"class_weight={BALANCED!r}: {self.target!r} has no labels that count")
+        weights = counts.sum() / np.count_nonzero(counts) / np.maximum(counts, 1)
+        return np.asarray(np.where(counts, weights, 1.0))
+
     def weights(self, prediction: Value) -> Value | None:
-        """``class_weight`` in the type of the prediction."""
+        """``class_weight`` in the type of the prediction; balanced ones are a variable, which training fills."""
+        if self._is_balanced:
+            return _unknown_weights(
+                self._weights_name, prediction.shape[self.class_axis(prediction.type)], prediction.dtype
+            )
         return None if self.class_weight is None else constant(np.array(self.class_weight, prediction.dtype.numpy))
 
     def compared(self, model: Graph) -> tuple[Value, Input]:
         prediction, target = super().compared(model)
         classes = prediction.shape[self.class_axis(prediction.type)]
-        if self.class_weight is not None and len(self.class_weight) != classes:
+        if self.class_weight is not None and not self._is_balanced and len(self.class_weight) != classes:
             raise InputError(
                 f"class_weight has {plural(len(self.class_weight), 'number')}, but output "
                 f"{output_name(model, self.output)!r} of {model.name} has {classes} classes"
             )
         return prediction, target
 
-    def metrics(self, prediction: Value, target: Value) -> dict[str, Value]:
+    def answers(self, prediction: Value, target: Value) -> Answers:
         best = ArgMax(axis=self.class_axis(prediction.type), keepdims=False)(prediction)
-        right = Equal()(best, target)
-        if self.ignore_index is None:
-            return {"accuracy": share(right)}
-        counted = Cast(to=f32)(~Equal()(target, self.ignore_index))
-        return {"accuracy": total(Cast(to=f32)(right) * counted) / total(counted)}
+        ignored = self.ignore_index
+        return Answers(Equal()(best, target), None if ignored is None else Cast(to=f32)(~Equal()(target, ignored)))
 
     def check(self, model: Graph, arrays: Mapping[str, Array]) -> None:
         prediction = model.output_types[output_name(model, self.output)]
@@ -191,6 +226,12 @@ class ClassLoss(OutputLoss):
                 f"{self.target!r} must hold classes from 0 to {classes - 1} (the model's output has {classes}), "
                 f"but label {value} is at {place}"
             )
+
+
+@lru_cache(maxsize=64)
+def _unknown_weights(name: str, classes: int, dtype: DType) -> Variable:
+    """The variable of balanced weights, the same one for all parts of a loss; NaN before labels are counted."""
+    return Variable(name, np.full(classes, np.nan, dtype.numpy), trainable=False)
 
 
 @dataclass(frozen=True)
@@ -272,7 +313,7 @@ def softmax_cross_entropy(
     *,
     axis: int = -1,
     ignore_index: int | None = None,
-    class_weight: Weights | None = None,
+    class_weight: ClassWeights | None = None,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Loss:
@@ -291,7 +332,7 @@ def focal(
     gamma: float = 2.0,
     axis: int = -1,
     ignore_index: int | None = None,
-    class_weight: Weights | None = None,
+    class_weight: ClassWeights | None = None,
     reduction: str = "mean",
 ) -> Loss:
     """Cross entropy in which labels that are right already count less. See :class:`Focal`."""
@@ -304,7 +345,7 @@ def nll(
     *,
     axis: int = -1,
     ignore_index: int | None = None,
-    class_weight: Weights | None = None,
+    class_weight: ClassWeights | None = None,
     reduction: str = "mean",
 ) -> Loss:
     """Negative log-likelihood: as :func:`softmax_cross_entropy`, for a model that gives log-probabilities."""

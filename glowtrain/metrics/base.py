@@ -9,7 +9,10 @@ from typing import Any, Literal
 
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Value
-from glowtrain.losses.base import Attached, Loss, OutputLoss, Task, Weighted
+from glowtrain.losses.base import Attached, Loss, OutputLoss, Task, Weighted, total
+from glowtrain.ops.elementwise.logic import Where
+from glowtrain.ops.reduce.reduction import ReduceMean, as_dtype
+from glowtrain.ops.tensor.move import reshape
 from glowtrain.types import Array
 
 Direction = Literal["max", "min"]
@@ -70,10 +73,28 @@ class Compared:
     loss: OutputLoss
     attached: Attached
     prediction: Value
+    weight: Value | None = None
+    """A weight for each example."""
 
     @classmethod
-    def of(cls, model: Graph, loss: OutputLoss, attached: Attached) -> Compared:
-        return cls(loss, attached, loss.float_output(model, loss.output))
+    def of(cls, model: Graph, loss: Loss, attached: Attached) -> Compared:
+        compared = compared_loss(loss)
+        assert compared is not None, loss
+        weight = attached.targets[-1] if isinstance(loss, Weighted) else None
+        return cls(compared, attached, compared.float_output(model, compared.output), weight)
+
+    def mean(self, each: Value) -> Value:
+        """The mean of what is one or several numbers for each example, one behind the other, by the weights of
+        examples: 0 where all of these are."""
+        if self.weight is None:
+            mean: Value = ReduceMean(axes=None, keepdims=False)(each)
+            return mean
+        examples, weight = self.weight.shape[0], as_dtype(self.weight, each.dtype)
+        several = each.type.size // max(examples, 1)
+        together = total(weight)
+        weighted = total(reshape(each, (examples, several)) * reshape(weight, (examples, 1)))
+        result: Value = weighted / (Where()(together > 0.0, together, 1.0) * float(several))
+        return result
 
     @property
     def target(self) -> Value:
@@ -104,5 +125,5 @@ class PredictionMetric(Metric):
     """
 
     @abstractmethod
-    def __call__(self, outputs: Array, targets: Array) -> Any:
-        """The metric: a number, or an array of numbers."""
+    def __call__(self, outputs: Array, targets: Array, weights: Array | None = None) -> Any:
+        """The metric: a number, or an array of numbers; ``weights`` [n] are those of examples."""

@@ -35,6 +35,7 @@ from glowtrain.metrics.predictions import (
     Recall,
 )
 from glowtrain.presentation.messages import kind_of, unknown
+from glowtrain.types import Array
 
 MetricFunction = Callable[[Any, Any], Any]
 Named = str | Metric | MetricFunction
@@ -68,7 +69,8 @@ class CustomMetric(PredictionMetric):
     def better(self) -> Direction | None:
         return self.direction
 
-    def __call__(self, outputs: Any, targets: Any) -> Any:
+    def __call__(self, outputs: Any, targets: Any, weights: Array | None = None) -> Any:
+        """It knows nothing of weights."""
         return self.function(outputs, targets)
 
     def check(self, loss: Loss) -> None:

@@ -16,7 +16,7 @@ from glowtrain.ops.elementwise.arithmetic import Abs
 from glowtrain.ops.elementwise.logic import Cast, Equal, Where
 from glowtrain.ops.indexing.gather import GatherElements
 from glowtrain.ops.indexing.selection import positions
-from glowtrain.ops.reduce.reduction import ReduceMean, ReduceSum
+from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.ops.tensor.move import reshape
 from glowtrain.types import f32
 
@@ -52,10 +52,10 @@ class LabelMetric(MeanMetric):
         assert isinstance(loss, ClassLoss), loss
         scores, labels = loss.rows(compared.prediction), reshape(compared.target, (compared.target.type.size,))
         if loss.ignore_index is None:
-            return {self.parts[0]: _mean(self.each(loss, scores, labels))}
+            return {self.parts[0]: compared.mean(self.each(loss, scores, labels))}
         ignored = Equal()(labels, loss.ignore_index)
         each = Where()(ignored, 0.0, self.each(loss, scores, Where()(ignored, 0, labels)))
-        return {self.parts[0]: _mean(each), COUNTED: _mean(Cast(to=f32)(~ignored))}
+        return {self.parts[0]: compared.mean(each), COUNTED: compared.mean(Cast(to=f32)(~ignored))}
 
     def finish(self, means: Mapping[str, float]) -> float:
         counted = means.get(COUNTED, 1.0)
@@ -126,7 +126,7 @@ class MeanAbsoluteError(ErrorMetric):
     parts = ("mae",)
 
     def means(self, compared: Compared) -> dict[str, Value]:
-        return {"mae": _mean(Abs()(compared.prediction - compared.target))}
+        return {"mae": compared.mean(Abs()(compared.prediction - compared.target))}
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class MeanSquaredError(ErrorMetric):
 
     def means(self, compared: Compared) -> dict[str, Value]:
         difference = compared.prediction - compared.target
-        return {"mse": _mean(difference * difference)}
+        return {"mse": compared.mean(difference * difference)}
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,3 @@ class RootMeanSquaredError(MeanSquaredError):
 
     def finish(self, means: Mapping[str, float]) -> float:
         return float(np.sqrt(means["mse"]))
-
-
-def _mean(each: Value) -> Value:
-    result: Value = ReduceMean(axes=None, keepdims=False)(each)
-    return result

@@ -11,7 +11,7 @@ import numpy as np
 
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Value
-from glowtrain.losses.base import Attached, Loss, OutputLoss, output_name
+from glowtrain.losses.base import Attached, Loss, OutputLoss, Weighted, output_name
 from glowtrain.losses.classification import ClassLoss
 from glowtrain.metrics.base import Compared, Direction, MeanMetric, Metric, PredictionMetric, compared_loss
 from glowtrain.metrics.choose import NAMED, CustomMetric
@@ -40,8 +40,7 @@ class Measures:
         means = dict(attached.metrics)
         for metric in self._of_means:
             metric.check(self.loss)
-            assert self._compared is not None, self.loss
-            means |= metric.means(Compared.of(model, self._compared, attached))
+            means |= metric.means(Compared.of(model, self.loss, attached))
         return means
 
     def outputs(self, model: Graph, attached: Attached) -> dict[str, Value]:
@@ -50,7 +49,7 @@ class Measures:
             return {}
         if self._compared is not None:
             name = output_name(model, self._compared.output)
-            return {OUTPUT + name: Compared.of(model, self._compared, attached).prediction}
+            return {OUTPUT + name: Compared.of(model, self.loss, attached).prediction}
         return {OUTPUT + name: value for name, value in model.outputs.items() if value.rank}
 
     def finish(self, means: Mapping[str, float]) -> dict[str, float]:
@@ -80,7 +79,8 @@ class Measures:
 
     def gatherer(self) -> Gatherer:
         """What takes the outputs and targets of all batches of a data set."""
-        return Gatherer(self._compared, self._of_predictions)
+        weight = self.loss.weight if isinstance(self.loss, Weighted) else None
+        return Gatherer(self._compared, self._of_predictions, weight)
 
     @property
     def _compared(self) -> OutputLoss | None:
@@ -103,10 +103,12 @@ def _direction_of(name: str) -> Direction | None:
 @dataclass
 class Gatherer:
     """The outputs and targets of a data set, batch by batch, and metrics of them. ``loss`` is what compares one output
-    with one target, if one does."""
+    with one target, if one does, and ``weight`` the array of weights of examples, if there is one."""
 
     loss: OutputLoss | None
     metrics: tuple[PredictionMetric, ...]
+    weight: str | None = None
+    weights: list[Array] = field(default_factory=list)
     batches: list[tuple[dict[str, Array], dict[str, Array]]] = field(default_factory=list)
 
     def take(self, outputs: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Any]:
@@ -115,11 +117,12 @@ class Gatherer:
             gathered = {name.removeprefix(OUTPUT): value for name, value in outputs.items() if name.startswith(OUTPUT)}
             names = arrays if self.loss is None else self.loss.targets
             self.batches.append((gathered, {name: np.array(arrays[name]) for name in names}))
+            self.weights += [] if self.weight is None else [np.array(arrays[self.weight], np.float64)]
         return {name: value for name, value in outputs.items() if not name.startswith(OUTPUT)}
 
     def results(self) -> dict[str, Any]:
         """The metrics by name, as numbers and lists of them. Raises :class:`InputError` for what is none."""
-        results = {metric.name: metric(*self._compared(metric)) for metric in self.metrics}
+        results = {metric.name: metric(*self._compared(metric), self._weighting(metric)) for metric in self.metrics}
         return {name: _plain(name, result) for name, result in results.items()}
 
     def _compared(self, metric: PredictionMetric) -> tuple[Any, Any]:
@@ -127,6 +130,19 @@ class Gatherer:
         if not isinstance(metric, CustomMetric):
             return self._examples
         return self._by_name if self.loss is None else self._arrays
+
+    def _weighting(self, metric: PredictionMetric) -> Array | None:
+        """The weights of what a metric takes."""
+        if not self.weights or isinstance(metric, CustomMetric):
+            return None
+        if not isinstance(self.loss, ClassLoss):
+            return np.concatenate(self.weights)
+        rows = [
+            np.repeat(weights, labels.size // len(weights))[_counted(self.loss, labels)]
+            for weights, (_, targets) in zip(self.weights, self.batches, strict=True)
+            for labels in targets.values()
+        ]
+        return np.concatenate(rows)
 
     @cached_property
     def _examples(self) -> tuple[Array, Array]:
@@ -153,8 +169,14 @@ def _labelled(loss: ClassLoss, scores: Array, labels: Array) -> tuple[Array, Arr
     """Scores [n, classes] and labels [n] of a batch, without those that the loss ignores."""
     scores = np.moveaxis(scores, loss.axis, -1)
     scores, labels = scores.reshape(-1, scores.shape[-1]), labels.reshape(-1)
-    counted = np.ones(labels.shape, bool) if loss.ignore_index is None else labels != loss.ignore_index
+    counted = _counted(loss, labels)
     return scores[counted], labels[counted]
+
+
+def _counted(loss: ClassLoss, labels: Array) -> Array:
+    """Which of all labels, one behind the other, the loss does not ignore."""
+    labels = labels.reshape(-1)
+    return np.ones(labels.shape, bool) if loss.ignore_index is None else np.asarray(labels != loss.ignore_index)
 
 
 def _joined(batches: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

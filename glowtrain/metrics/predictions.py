@@ -7,7 +7,7 @@ its trapezoids (Fawcett, An introduction to ROC analysis, 2006), average precisi
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -29,10 +29,19 @@ class Decisions:
     chosen: Array
     truth: Array
     exclusive: bool
+    weights: Array | None = None
+    """Of rows, [n, 1]; None where each counts 1."""
 
     @classmethod
-    def of(cls, outputs: Array, targets: Array) -> Decisions:
-        outputs, targets = np.asarray(outputs, np.float64), np.asarray(targets)
+    def of(cls, outputs: Array, targets: Array, weights: Array | None = None) -> Decisions:
+        decisions = cls._unweighted(np.asarray(outputs, np.float64), np.asarray(targets))
+        if weights is None:
+            return decisions
+        rows = np.repeat(np.asarray(weights, np.float64), len(decisions.truth) // max(len(weights), 1))
+        return replace(decisions, weights=rows[:, None])
+
+    @classmethod
+    def _unweighted(cls, outputs: Array, targets: Array) -> Decisions:
         if outputs.shape != targets.shape:
             return cls.of_classes(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
         columns = (-1, outputs.shape[1]) if outputs.ndim == 2 else (-1, 1)
@@ -50,6 +59,10 @@ class Decisions:
             return cls(scores - scores[:, ::-1], chosen, truth, exclusive=True)
         powers = np.exp(scores - scores.max(1, keepdims=True))
         return cls(powers / powers.sum(1, keepdims=True), chosen, truth, exclusive=True)
+
+    def count(self, which: Array) -> Array:
+        """How often each column is true, by the weights of rows."""
+        return np.asarray(which.sum(0) if self.weights is None else (which * self.weights).sum(0))
 
     @property
     def two(self) -> bool:
@@ -88,9 +101,9 @@ class CountMetric(AveragedMetric):
     def ratio(self, right: Array, chosen: Array, true: Array) -> Array:
         """The metric from the numbers of what is chosen rightly, is chosen, and is true."""
 
-    def __call__(self, outputs: Array, targets: Array) -> float:
-        made = Decisions.of(outputs, targets)
-        counts = np.stack([made.truth & made.chosen, made.chosen, made.truth]).sum(1)
+    def __call__(self, outputs: Array, targets: Array, weights: Array | None = None) -> float:
+        made = Decisions.of(outputs, targets, weights)
+        counts = np.stack([made.count(each) for each in (made.truth & made.chosen, made.chosen, made.truth)])
         if self.average == "micro":
             return float(self.ratio(*counts.sum(1)))
         each, true = self.ratio(*counts), counts[2]
@@ -98,7 +111,7 @@ class CountMetric(AveragedMetric):
             return float(each[1])
         if self.average == "weighted":
             return float(_ratio((each * true).sum(), true.sum()))
-        return float(each[counts[1:].any(0)].mean() if made.exclusive else each.mean())
+        return float(each[(made.chosen | made.truth).any(0)].mean() if made.exclusive else each.mean())
 
 
 class Precision(CountMetric):
@@ -136,18 +149,19 @@ class CurveMetric(AveragedMetric):
     def area(self, true: Array, false: Array) -> float:
         """The metric, from the numbers of true and of false examples at each score, from the highest one down."""
 
-    def __call__(self, outputs: Array, targets: Array) -> float:
-        made = Decisions.of(outputs, targets)
+    def __call__(self, outputs: Array, targets: Array, weights: Array | None = None) -> float:
+        made = Decisions.of(outputs, targets, weights)
         scores, truth = (made.scores[:, 1:], made.truth[:, 1:]) if made.two else (made.scores, made.truth)
+        mass = np.broadcast_to(1.0 if made.weights is None else made.weights, truth.shape)
         if np.isnan(scores).any():
             return float("nan")
         if self.average == "micro":
-            scores, truth = scores.reshape(-1, 1), truth.reshape(-1, 1)
-        each = np.array([self.area(*_by_score(*column)) for column in zip(scores.T, truth.T, strict=True)])
+            scores, truth, mass = scores.reshape(-1, 1), truth.reshape(-1, 1), mass.reshape(-1, 1)
+        each = np.array([self.area(*_by_score(*column)) for column in zip(scores.T, truth.T, mass.T, strict=True)])
         if self.average != "weighted" or made.two:
             return float(each.mean())
-        weights = truth.sum(0)
-        return float(_ratio(np.where(weights, each * weights, 0.0).sum(), weights.sum()))
+        true = (truth * mass).sum(0)
+        return float(_ratio(np.where(true, each * true, 0.0).sum(), true.sum()))
 
 
 class AUC(CurveMetric):
@@ -168,7 +182,7 @@ class AveragePrecision(CurveMetric):
     title = "average_precision"
 
     def area(self, true: Array, false: Array) -> float:
-        precision = true.cumsum() / (true + false).cumsum()
+        precision = _ratio(true.cumsum(), (true + false).cumsum())
         return float(_ratio((precision * true).sum(), true.sum()))
 
 
@@ -179,12 +193,13 @@ class ConfusionMatrix(PredictionMetric):
 
     name = "confusion_matrix"
 
-    def __call__(self, outputs: Array, targets: Array) -> Array:
-        made = Decisions.of(outputs, targets)
+    def __call__(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:
+        made = Decisions.of(outputs, targets, weights)
+        mass = np.int64(1) if made.weights is None else made.weights
         if made.exclusive:
-            return np.asarray(made.truth.T.astype(np.int64) @ made.chosen)
-        truth, chosen = (np.stack([~each, each]).astype(np.int64) for each in (made.truth, made.chosen))
-        return np.asarray(np.einsum("tnk,cnk->ktc", truth, chosen))
+            return np.asarray((made.truth * mass).T @ made.chosen)
+        truth, chosen = (np.stack([~each, each]) for each in (made.truth, made.chosen))
+        return np.asarray(np.einsum("tnk,cnk->ktc", truth * mass, chosen.astype(np.int64)))
 
 
 @dataclass(frozen=True)
@@ -194,11 +209,11 @@ class PerClassAccuracy(PredictionMetric):
 
     name = "per_class_accuracy"
 
-    def __call__(self, outputs: Array, targets: Array) -> Array:
-        made = Decisions.of(outputs, targets)
+    def __call__(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:
+        made = Decisions.of(outputs, targets, weights)
         if not made.exclusive:
-            return np.asarray((made.truth == made.chosen).mean(0))
-        return _ratio((made.truth & made.chosen).sum(0), made.truth.sum(0), undefined=float("nan"))
+            return _ratio(made.count(made.truth == made.chosen), made.count(np.ones_like(made.truth)))
+        return _ratio(made.count(made.truth & made.chosen), made.count(made.truth), undefined=float("nan"))
 
 
 @dataclass(frozen=True)
@@ -210,22 +225,24 @@ class R2(PredictionMetric):
     name = "r2"
     better = "max"
 
-    def __call__(self, outputs: Array, targets: Array) -> float:
+    def __call__(self, outputs: Array, targets: Array, weights: Array | None = None) -> float:
         outputs, targets = (np.asarray(each, np.float64).reshape(len(each), -1) for each in (outputs, targets))
         if len(targets) < 2:
             return float("nan")
-        left, total = ((targets - outputs) ** 2).sum(0), ((targets - targets.mean(0)) ** 2).sum(0)
+        mass = np.ones(len(targets)) if weights is None else np.asarray(weights, np.float64)
+        middle = _ratio(mass @ targets, mass.sum())
+        left, total = mass @ (targets - outputs) ** 2, mass @ (targets - middle) ** 2
         return float(np.where(left == 0, 1.0, 1.0 - _ratio(left, total, undefined=1.0)).mean())
 
 
 def _ratio(part: Array, whole: Array, undefined: float = 0.0) -> Array:
     """part / whole, and ``undefined`` where that is 0."""
-    whole = np.asarray(whole, np.float64)
+    part, whole = np.broadcast_arrays(np.asarray(part, np.float64), np.asarray(whole, np.float64))
     return np.asarray(np.divide(part, whole, out=np.full(whole.shape, undefined), where=whole != 0))
 
 
-def _by_score(scores: Array, truth: Array) -> tuple[Array, Array]:
-    """The numbers of true and of false examples at each score that occurs, from the highest one down."""
+def _by_score(scores: Array, truth: Array, mass: Array) -> tuple[Array, Array]:
+    """What true and false examples count at each score that occurs, from the highest one down."""
     _, places = np.unique(-scores, return_inverse=True)
-    every, true = np.bincount(places), np.bincount(places, weights=truth)
-    return true, every - true
+    true, false = (np.bincount(places, weights=mass * which) for which in (truth, ~truth))
+    return true, false

@@ -55,10 +55,10 @@ class FeatureNetwork:
         """What trains it."""
         return Trainer(self.template, seed=self.seed, **self.settings)
 
-    def fit(self, x: Array, y: Array, epochs: int, size: int, **settings: Any) -> None:
-        """Train on rows and targets, in batches of one size, of which an epoch leaves out what is no whole one."""
-        size = min(size, len(x))
-        self.trainer.fit((x, y), epochs, size, drop_last=True, **settings)
+    def fit(self, data: tuple[Array, Array, Array], epochs: int, size: int, **settings: Any) -> None:
+        """Train on rows, targets and weights, in batches of one size, of which an epoch leaves out what is no whole
+        one."""
+        self.trainer.fit(data, epochs, min(size, len(data[0])), drop_last=True, **settings)
 
     def predict(self, x: Array, size: int) -> Array:
         """The outputs for rows, each by itself: batches are filled up, so that one size is compiled."""

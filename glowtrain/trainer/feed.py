@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from glowtrain.data import Dataset, check_examples
 from glowtrain.errors import InputError
 from glowtrain.trainer.sources.tensors import array_of, is_array
@@ -54,13 +56,16 @@ def sources(
     return found
 
 
-def named(data: Data, inputs: Sequence[str], targets: Sequence[str]) -> dict[str, Array]:
+def named(data: Data, inputs: Sequence[str], targets: Sequence[str], optional: str | None = None) -> dict[str, Array]:
     """Arrays by the names of a model's inputs and its loss's targets.
 
     A mapping goes by its names, and ``x`` and ``y`` to an only input and an only target. A tuple goes by place: inputs,
     then targets. Of a data set the part to train on is taken: by names, without what nothing takes, else by place.
-    Raises :class:`InputError` and :class:`DataError`.
+    An ``optional`` last target is 1 for each example where data have none. Raises :class:`InputError` and
+    :class:`DataError`.
     """
+    if optional is not None:
+        return _with_optional(data, inputs, targets, optional)
     part = _of_dataset(data.train, inputs, targets) if isinstance(data, Dataset) else data
     by_keys = NamesByKeys(inputs, targets)
     values = by_keys(part) if isinstance(part, Mapping) else by_position(part, (*inputs, *targets))
@@ -69,13 +74,40 @@ def named(data: Data, inputs: Sequence[str], targets: Sequence[str]) -> dict[str
     return arrays
 
 
+def _with_optional(data: Data, inputs: Sequence[str], targets: Sequence[str], optional: str) -> dict[str, Array]:
+    others = [target for target in targets if target != optional]
+    rest, weights = without(data, optional, len(inputs) + len(others))
+    arrays = named(rest, inputs, others)
+    arrays[optional] = ones_for(arrays) if weights is None else array_of(optional, weights)
+    check_examples(arrays, "data")
+    return arrays
+
+
+def ones_for(arrays: Mapping[str, Any]) -> Array:
+    """1 for each example of some arrays."""
+    return np.ones(len(next(iter(arrays.values()))), np.float32)
+
+
+def without(data: Any, name: str, others: int) -> tuple[Any, Any]:
+    """Data without the array of a name, which in a tuple or list stands behind so many others, and that array; None
+    where they have none."""
+    if isinstance(data, Dataset):
+        part, array = without(data.train, name, others)
+        return (data, None) if array is None else (Dataset(data.name, part), array)
+    if isinstance(data, Mapping):
+        return {key: value for key, value in data.items() if key != name}, data.get(name)
+    if isinstance(data, (tuple, list)) and len(data) == others + 1:
+        return data[:-1], data[-1]
+    return data, None
+
+
 def validation_of(
-    data: Data, validation: Data | None, inputs: Sequence[str], targets: Sequence[str]
+    data: Data, validation: Data | None, inputs: Sequence[str], targets: Sequence[str], optional: str | None = None
 ) -> dict[str, Array] | None:
     """The arrays to validate on: those given, else the data set's own validation part, else None."""
     if validation is None:
         validation = data if isinstance(data, Dataset) and data.valid else None
-    return None if validation is None else named(held_out(validation), inputs, targets)
+    return None if validation is None else named(held_out(validation), inputs, targets, optional)
 
 
 def held_out(data: Data) -> Data:
@@ -122,7 +154,9 @@ def by_position(data: Any, names: Sequence[str], what: str = "data") -> dict[str
     if not isinstance(data, (tuple, list)):
         raise InputError(_mismatch(f"{what} is a {type(data).__name__}", names) + _examples_alone(data))
     if len(data) != len(names):
-        raise InputError(_mismatch(f"{what} has {len(data)} arrays", names))
+        weights = "; weights of examples go with gt.Trainer(..., sample_weight=True)"
+        hint = weights if len(data) == len(names) + 1 and what == "data" else ""
+        raise InputError(_mismatch(f"{what} has {len(data)} arrays", names) + hint)
     return dict(zip(names, data, strict=True))
 
 

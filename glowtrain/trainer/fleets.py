@@ -10,6 +10,8 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
 from glowtrain.errors import FleetError, InputError
@@ -22,7 +24,7 @@ from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.fitting.spec import FitSpec
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.micro_batches.split import batch_symbol
-from glowtrain.trainer.sources.results import Evaluate, Measured, measured
+from glowtrain.trainer.sources.results import Evaluate, Mass, Measured, measured
 from glowtrain.trainer.sources.source import BatchRow, BatchSource
 from glowtrain.types import Array
 from glowtrain.version import __version__
@@ -54,6 +56,8 @@ class TrainerFleet:
         if graphs.spec.micro_batches != 1:
             raise InputError("fleet: shards are parts of a batch already: leave out micro_batches= (--micro-batches)")
         batch_symbol(graphs.model.name, graphs.all_specs, "in a fleet")
+        if graphs.loss.mass({name: np.ones((1,) * len(spec.shape)) for name, spec in graphs.all_specs.items()}, 1):
+            raise InputError("fleet: weights of examples are of a whole batch, and ranks have a part of it")
         self.graphs, self.spreads = graphs, False
         self.fleet = fleet
         self.step = self.fleet.function(graphs.shard(), graphs.sharded_step(graphs.example), backend, state, options)
@@ -115,10 +119,10 @@ class TrainerFleet:
         finally:
             self.spreads = False
 
-    def measured(self, function: Evaluate, source: BatchSource, gatherer: Gatherer) -> Measured:
+    def measured(self, function: Evaluate, source: BatchSource, mass: Mass, gatherer: Gatherer) -> Measured:
         """What is measured of all batches of a source, in their order, each by one rank; what these gather, too."""
         ranks = self.fleet.ranks
-        own = list(measured(function, source, slice(ranks.rank, None, ranks.size)))
+        own = list(measured(function, source, mass, slice(ranks.rank, None, ranks.size)))
         everybody = ranks.gathered((own, gatherer.batches))
         found, batches = zip(*everybody, strict=True)
         gatherer.batches[:] = _in_turns(batches)

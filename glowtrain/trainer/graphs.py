@@ -27,7 +27,7 @@ from glowtrain.modes.training_and_inference import inference, make_trainable
 from glowtrain.optim import as_optimizer
 from glowtrain.trainer.micro_batches.split import AUTO, part_of
 from glowtrain.trainer.selection.patterns import select
-from glowtrain.trainer.settings import TrainingSpec
+from glowtrain.trainer.settings import SAMPLE_WEIGHT, TrainingSpec
 from glowtrain.types import Spec
 
 DEFAULT_BATCH = 64
@@ -44,7 +44,7 @@ class TrainerGraphs:
         self.spec = spec
         self.model = spec.model
         self.template = self.model if isinstance(self.model, Template) else self.model.template
-        self.loss = as_loss(spec.loss)
+        self.loss = spec.weighted(as_loss(spec.loss))
         self.optimizer = as_optimizer(spec.optimizer)
         self.optimize = spec.per_parameter(self.optimizer)
         self.measures = Measures(self.loss, as_metrics(spec.metrics))
@@ -100,6 +100,11 @@ class TrainerGraphs:
         """Names of what was to be trained and stays as it is: the loss does not depend on it."""
         updated = {variable.name for variable in self.example_step.updates}
         return tuple(name for name in self.parameters if name not in updated)
+
+    @property
+    def optional(self) -> str | None:
+        """The target that data may lack: the weight of each example."""
+        return SAMPLE_WEIGHT if self.spec.sample_weight else None
 
     @property
     def specs(self) -> dict[str, Spec]:

@@ -12,6 +12,7 @@ from glowtrain.errors import InputError
 from glowtrain.fleet.spec import FleetSpec
 from glowtrain.graph import Graph, Template, no_model
 from glowtrain.losses import Loss, LossFunction
+from glowtrain.losses.classification import BALANCED, ClassWeights
 from glowtrain.memory.resources import TRAINING, Resources
 from glowtrain.metrics.choose import NAMED, Named, as_metrics
 from glowtrain.optim import Optimizer, as_optimizer
@@ -24,6 +25,21 @@ from glowtrain.trainer.selection.patterns import Trainable
 
 def _parts_of_batches(text: str) -> MicroBatches:
     return checked_count(int(text) if text.isdecimal() else text)
+
+
+SAMPLE_WEIGHT = "sample_weight"
+"""The name of the array of weights of examples."""
+
+
+def class_weights_in(text: str | None) -> ClassWeights | None:
+    """Weights of classes from the command line. Raises :class:`InputError` for what is neither a word for some nor
+    numbers."""
+    if text is None or text == BALANCED:
+        return text  # type: ignore[return-value]
+    try:
+        return [float(number) for number in text.split(",")]
+    except ValueError:
+        raise InputError(f"--class-weight must be {BALANCED} or numbers such as 1,2,0.5, not {text!r}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +67,23 @@ class TrainingSettings(Resources):
         False,
         "Keep the running statistics of BatchNormalization whose scale is not trained, and normalise with them.",
         panel=TRAINING,
+    )
+    class_weight: ClassWeights | None = setting(
+        None,
+        "What a label of each class counts in the loss: balanced, or numbers, e.g. 1,2,0.5.",
+        "balanced: as many as there are labels, by the number of classes times that of the class, counted in the "
+        "examples that fit trains on.",
+        metavar="W",
+        type=str | None,
+        parse=class_weights_in,
+        panel=TRAINING,
+    )
+    sample_weight: bool = setting(
+        False,
+        "Data may have a weight for each example, as a last array, sample_weight.",
+        "The loss, metrics and means over batches are weighted by it; where data have none, each example counts 1. "
+        "gt.losses.weighted does it for a part of a loss.",
+        listed=False,
     )
     metrics: bool | Sequence[Named] = setting(
         False,
@@ -132,6 +165,11 @@ class TrainingSettings(Resources):
         super().__post_init__()
         checked_count(self.micro_batches)
         as_metrics(self.metrics)
+
+    def weighted(self, loss: Loss) -> Loss:
+        """The loss with the weights of classes and of examples. Raises :class:`InputError` for one that has none."""
+        loss = loss if self.class_weight is None else loss.by_classes(self.class_weight)
+        return loss.weighted(SAMPLE_WEIGHT) if self.sample_weight else loss
 
     def per_parameter(self, optimizer: Optimizer) -> PerParameter:
         """The optimizer with what is special of some parameters. Raises :class:`InputError`."""

@@ -15,6 +15,7 @@ from glowtrain.graph.specialise.index_ranges import index_problems
 from glowtrain.losses.base import OutputLoss, output_name
 from glowtrain.presentation.messages import page
 from glowtrain.trainer.arrays import converted, mismatch, with_unit_axes
+from glowtrain.trainer.feed import Data, named
 from glowtrain.trainer.graphs import TrainerGraphs, default_batch, fixed_batch
 from glowtrain.trainer.sources.tensors import array_of
 from glowtrain.types import Array, Spec
@@ -31,6 +32,10 @@ class BatchSignature:
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the model's inputs, and of the loss's targets."""
         return tuple(self.graphs.specs), self.graphs.loss.targets
+
+    def named(self, data: Data) -> dict[str, Array]:
+        """Data as arrays by the names of inputs and targets. Raises :class:`InputError`, :class:`DataError`."""
+        return named(data, *self.names, self.graphs.optional)
 
     @property
     def targets(self) -> dict[str, Spec]:

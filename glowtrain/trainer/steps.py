@@ -38,7 +38,7 @@ from glowtrain.trainer.checkpoints.copies import Progress, check_settings, rebui
 from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.checkpoints.resuming import resumed
 from glowtrain.trainer.diagnose import first_bad
-from glowtrain.trainer.feed import Data, comes_in_batches, held_out, named
+from glowtrain.trainer.feed import Data, comes_in_batches, held_out
 from glowtrain.trainer.fitting.interrupts import Breakable, Exclusive
 from glowtrain.trainer.fleets import TrainerFleet, joined
 from glowtrain.trainer.graphs import TrainerGraphs
@@ -166,7 +166,7 @@ class Steps(Displayable):
         Raises :class:`InputError` for wrong names, shapes, dtypes or labels, and :class:`NonFiniteError` if the loss is
         NaN or infinite: then nothing has been updated.
         """
-        arrays = self.signature.checked(inputs)
+        arrays = self._checked(inputs)
         with Breakable(self):
             outputs = self._step({**arrays, **self.hyper.inputs})
         loss = float(outputs[LOSS])
@@ -186,7 +186,7 @@ class Steps(Displayable):
         Whoever counts the steps does so in the same :class:`Breakable` block. Raises :class:`InputError` as
         :meth:`step` does, for what is wrong with any of the batches, before the first.
         """
-        arrays = self.signature.checked(inputs)
+        arrays = self._checked(inputs)
         rows = {name: array for name, array in arrays.items() if array.ndim}
         shared = {name: array for name, array in arrays.items() if not array.ndim}
         batches = Batches(count, rows, {**shared, **self.hyper.inputs}, LOSS)
@@ -209,6 +209,31 @@ class Steps(Displayable):
         outputs = self.fleet.step.on_rows(batches[0], examples)
         return {name: array[np.newaxis] for name, array in outputs.items()}
 
+    def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """A batch as arrays. Raises :class:`InputError` for one that does not fit, and where the weights of classes are
+        to follow from labels that nobody has counted."""
+        for name in self.loss.balanced:
+            if np.isnan(self.state.read(name)).any():
+                raise InputError("class_weight='balanced': no labels have been counted: fit does it, or balance")
+        return self.signature.checked(inputs)
+
+    def balance(self, examples: Data) -> None:
+        """Count the labels of some data, in arrays as for ``fit``, for weights of classes that are balanced. ``fit``
+        counts those that it trains on. Raises :class:`InputError`."""
+        if not self.loss.balanced:
+            raise InputError("balance: the trainer's loss has no class_weight='balanced'")
+        if comes_in_batches(examples):
+            raise InputError(
+                "class_weight='balanced' counts labels of arrays, not of batches that come one by one: "
+                "give class_weight= numbers"
+            )
+        self.count_labels(self.signature.named(examples))
+
+    def count_labels(self, arrays: Mapping[str, Array]) -> None:
+        """The same for arrays by input name, where anything is balanced."""
+        for name, count in self.loss.balanced.items():
+            self.state.write(name, count(self.graphs.example, arrays).astype(self.state.read(name).dtype))
+
     def _stepped(self, arrays: Mapping[str, Array]) -> None:
         """Take note of the first step."""
         self._binding = self._step.specialised(arrays).graph.binding
@@ -221,7 +246,7 @@ class Steps(Displayable):
 
     def gradients(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The gradient of the loss on one batch for each trained parameter, by name; nothing is updated."""
-        return self._gradients(self.signature.checked(inputs))
+        return self._gradients(self._checked(inputs))
 
     def predict(
         self, inputs: Data | Array, *, batch_size: int | None = None, prefetch: int | None = None
@@ -274,7 +299,7 @@ class Steps(Displayable):
         if comes_in_batches(examples):
             drops = drop_last and self.signature.fixed_batch is not None
             return self.measure(loader_of(examples, self.signature, batch_size, prefetch=prefetch, drop_last=drops))
-        arrays = named(held_out(examples), *self.signature.names)
+        arrays = self.signature.named(held_out(examples))
         size = self.signature.batch_size(batch_size)
         self.signature.check_all(arrays, size, drop_last=drop_last)
         if drop_last:
@@ -287,12 +312,13 @@ class Steps(Displayable):
         gatherer = measures.gatherer()
 
         def evaluate(batch: Mapping[str, Any]) -> dict[str, Any]:
-            arrays = self.signature.checked(batch)
+            arrays = self._checked(batch)
             return gatherer.take(self._evaluate(arrays), arrays)
 
+        mass = self.loss.mass
         if self.fleet is not None and self.fleet.spreads:
-            return measures.results(means(self.fleet.measured(evaluate, source, gatherer)), gatherer)
-        return measures.results(means(measured(evaluate, source)), gatherer)
+            return measures.results(means(self.fleet.measured(evaluate, source, mass, gatherer)), gatherer)
+        return measures.results(means(measured(evaluate, source, mass)), gatherer)
 
     # --- results -----------------------------------------------------------------------------------------------------
 

@@ -27,8 +27,14 @@ from glowtrain.errors import MissingExtraError
 from glowtrain.sklearn import Classifier, Regressor
 
 
+def rounded_otherwise(estimator: Any) -> dict[str, str]:
+    """Sums of weighted and of repeated examples round to other f32; ``test_a_weight_is_a_number_of_copies`` says how
+    far apart they are."""
+    return {"check_sample_weight_equivalence_on_dense_data": "equal to rounding, not to the bit"}
+
+
 @pytest.mark.spread(30)
-@parametrize_with_checks([Classifier(epochs=60), Regressor(epochs=60)])
+@parametrize_with_checks([Classifier(epochs=60), Regressor(epochs=60)], expected_failed_checks=rounded_otherwise)
 def test_what_scikit_learn_asks_of_estimators(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -37,7 +43,45 @@ def wide(x: gt.Value, outputs: int) -> gt.Value:
     return nn.linear(nn.gelu(nn.linear(x, 32, name="first")), outputs, name="last")
 
 
+@pytest.mark.parametrize("kind", [Classifier, Regressor])
+def test_a_weight_is_a_number_of_copies(kind: Any, random: np.random.Generator) -> None:
+    x, y, weights = random.normal(size=(20, 3)), random.integers(0, 3, 20), random.integers(0, 4, 20)
+    assert 0 in weights
+    copies = np.repeat(x, weights, axis=0), np.repeat(y, weights)
+    settings: dict[str, Any] = {"epochs": 40, "batch_size": 100, "random_state": 0}
+    weighted, copied, plain = kind(**settings).fit(x, y, weights), kind(**settings).fit(*copies), kind(**settings)
+    name = "predict_proba" if kind is Classifier else "predict"
+    expected = getattr(copied, name)(x)
+    np.testing.assert_allclose(getattr(weighted, name)(x), expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(getattr(plain.fit(x, y), name)(x) - expected).max() > 0.01
+    assert weighted.score(x, y, weights) == pytest.approx(copied.score(*copies), rel=1e-4)
+
+
+def test_weights_that_cannot_be() -> None:
+    x, y = np.ones((4, 2)), [0, 1, 0, 1]
+    for weights, expected in (
+        ([1, 1], "sample_weight.shape"),
+        ([1, 1, 1, -1], "Negative values in data passed to `sample_weight`"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            Classifier(epochs=1).fit(x, y, sample_weight=weights)
+    with pytest.raises(ValueError, match="partial_fit sees a part of the labels"):
+        Classifier(class_weight="balanced").partial_fit(x, y)
+
+
 class TestClassifier:
+    @pytest.mark.parametrize("weights", ["balanced", {"a": 1.0, "b": 9.0}])
+    def test_classes_by_their_weights(self, weights: Any, random: np.random.Generator) -> None:
+        x, y = random.normal(size=(100, 2)), np.array(["a"] * 90 + ["b"] * 10)
+        settings: dict[str, Any] = {"epochs": 20, "batch_size": 100, "random_state": 0}
+        model = Classifier(class_weight=weights, **settings).fit(x, y)
+        by_example = Classifier(**settings).fit(x, y, np.where(y == "b", 9.0, 1.0))
+        np.testing.assert_allclose(model.predict_proba(x), by_example.predict_proba(x), atol=1e-4)
+        assert (model.predict(x) == "b").sum() > 2 * (Classifier(**settings).fit(x, y).predict(x) == "b").sum()
+        again = pickle.loads(pickle.dumps(model))
+        assert np.array_equal(again.predict_proba(x), model.predict_proba(x))
+        assert again.trainer_.spec.class_weight == model.trainer_.spec.class_weight
+
     def test_a_pipeline_learns(self) -> None:
         x, y = load_iris(return_X_y=True)
         model = make_pipeline(StandardScaler(), Classifier(wide, random_state=0))

@@ -34,7 +34,7 @@ from glowtrain.memory.byte_size import parse_bytes
 from glowtrain.ops.reduce.reduction import accumulator
 from glowtrain.optim import Optimizer
 from glowtrain.stages import Options
-from glowtrain.trainer.feed import Data, named
+from glowtrain.trainer.feed import Data
 from glowtrain.trainer.graphs import fixed_batch
 from glowtrain.trainer.selection.patterns import described
 from glowtrain.trainer.selection.shorten import patterns_for
@@ -125,7 +125,7 @@ def _scores(
 ) -> dict[str, Array]:
     """Squared gradients of all parameters, by name."""
     steps = Steps(model, loss, optimizer, trainable=names, seed=seed, freeze_statistics=True)
-    arrays = named(examples, *steps.signature.names)
+    arrays = steps.signature.named(examples)
     size = fixed_batch(steps.graphs.specs) or BATCH
     whole = max(1, count_examples(arrays) // size)
     drawn = islice(batches(arrays, size, seed=seed, epoch=0), min(whole, BATCHES * max(1, BATCH // size)))

@@ -19,6 +19,7 @@ from glowtrain.losses import Loss
 from glowtrain.trainer.arrays import converted, mismatch, shaped, transposition, with_unit_axes
 from glowtrain.trainer.feed import sources
 from glowtrain.trainer.graphs import specs_of, target_specs
+from glowtrain.trainer.settings import SAMPLE_WEIGHT
 from glowtrain.types import Array, Spec
 
 
@@ -32,6 +33,8 @@ class Stored:
     valid: Mapping[str, Array]
     labels: str | None = None
     classes: tuple[str, ...] = ()
+    weight: str | None = None
+    """The array of weights of examples."""
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -47,18 +50,18 @@ class DataOptions:
     labels: options.Labels = None
     drop: options.Drop = field(default_factory=list)
 
-    def stored(self, name: str) -> Stored:
-        """The data set of a --data option. Raises :class:`DataError`, and :class:`InputError` for columns of what is no
-        table."""
+    def stored(self, name: str, weight: str | None = None) -> Stored:
+        """The data set of a --data option, with the array or column of weights of examples. Raises :class:`DataError`,
+        and :class:`InputError` for columns of what is no table."""
         if Path(name).suffix in READERS:
-            rows = data.table(name, self.labels, self.drop)
-            return Stored(rows.name, rows.train, rows.valid, classes=rows.classes)
+            rows = data.table(name, self.labels, self.drop, weight)
+            return Stored(rows.name, rows.train, rows.valid, None, rows.classes, weight and SAMPLE_WEIGHT)
         if self.drop:
             raise InputError(f"--drop leaves columns of a table out ({', '.join(READERS)}), and not arrays of {name}")
         if name.endswith(".npz"):
-            return Stored(name, *data.npz_parts(name), self.labels)
+            return Stored(name, *data.npz_parts(name), self.labels, weight=weight)
         known = data.load(name, self.data_dir)
-        return Stored(known.name, known.train, known.valid, self.labels)
+        return Stored(known.name, known.train, known.valid, self.labels, weight=weight)
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,18 @@ def feed(stored: Stored, specs: Mapping[str, Spec], loss: Loss | None) -> Fed:
         _check_all(stored.valid, there, specs, targets, f"{stored.name} (validation)", labels)
         valid = {source: stored.valid[source] for source in taken.values()}
     examples = Dataset(stored.name, {source: stored.train[source] for source in taken.values()}, valid)
-    say_unused([name for name in stored.train if name not in taken.values()])
-    return Fed(_fitted(examples.train, taken, specs), _fitted(valid, taken, specs) if valid else None, taken)
+    say_unused([name for name in stored.train if name not in (*taken.values(), stored.weight)])
+    train = _fitted(examples.train, taken, specs) | _weights_in(stored, stored.train)
+    return Fed(train, _fitted(valid, taken, specs) | _weights_in(stored, stored.valid) if valid else None, taken)
+
+
+def _weights_in(stored: Stored, part: Mapping[str, Array]) -> dict[str, Array]:
+    """The weights of examples, which a part for validation may lack."""
+    if stored.weight is None or (stored.weight not in part and part is stored.valid):
+        return {}
+    if stored.weight not in part:
+        raise DataError(f"{stored.name} has no array {stored.weight!r} for --sample-weight; it has {', '.join(part)}")
+    return {SAMPLE_WEIGHT: part[stored.weight]}
 
 
 def examples_in(path: Path, names: Collection[str]) -> dict[str, Array]:

@@ -43,6 +43,14 @@ Data = Annotated[
 Drop = Annotated[
     list[str], typer.Option(metavar="COLUMN", help="Of a table: a column that is no feature (repeatable).")
 ]
+SampleWeight = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The array of weights of examples in the data, or the column of a table.",
+        rich_help_panel=TRAINING,
+    ),
+]
 DataDir = Annotated[Path | None, typer.Option(help="Directory with the files of fashion-mnist.", metavar="DIR")]
 Dims = Annotated[
     list[str],

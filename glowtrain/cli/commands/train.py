@@ -97,6 +97,7 @@ def train(
     settings: Annotated[Given, From(TrainingSettings)],
     ranks: FleetOptions,
     together: Annotated[Given, From(FleetSpec)],
+    sample_weight: options.SampleWeight = None,
 ) -> None:
     """Train a model and write it as ONNX.
 
@@ -117,12 +118,13 @@ def train(
     fleet = ranks.joined(together)
     file.import_modules()
     files.check(fit)
-    loaded = source.stored(dataset)
+    loaded = source.stored(dataset, sample_weight)
     network = file.open(model, loaded.train, settings["seed"])
     fed = feed(loaded, specs_of(network), loss.named)
     batches = batches_in(network, round(len(fed) * (1 - (fit["validation"] or 0))), fit)
     rule = optimizer.rule(schedule.over(batches, optimizer.accumulate))
-    trainer = Trainer(network, loss.named, rule, backend=on.chosen, fleet=fleet, **settings)
+    weighted = sample_weight is not None
+    trainer = Trainer(network, loss.named, rule, backend=on.chosen, sample_weight=weighted, fleet=fleet, **settings)
     files.check_savable(trainer)
     _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")
     _fit(trainer, fed, files, fit)

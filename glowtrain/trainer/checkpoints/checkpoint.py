@@ -55,27 +55,37 @@ class Position:
     batch_size: int = 0
     metric_sums: dict[str, float] = field(default_factory=dict)
     source: Any = None
+    mass: float | None = None
+    """The weights of the examples so far, where they have any: what sums are divided by for means."""
+
+    @property
+    def counted(self) -> float:
+        """What sums are divided by for means."""
+        return (self.examples if self.mass is None else self.mass) or 1
 
     def after(
-        self, losses: Sequence[float], metrics: Mapping[str, Sequence[float]], count: int, source: Any = None
-    ) -> Position:
-        """The position after further batches of ``count`` examples each, by their losses and metrics. Metrics do not
-        count that earlier batches of the epoch, or these, were not measured by."""
+        self, losses: Sequence[float], metrics: Mapping[str, Sequence[float]], count: int, source: Any = None,
+        masses: Sequence[float] | None = None,
+    ) -> Position:  # fmt: skip
+        """The position after further batches of ``count`` examples each, or by their ``masses``, by their losses and
+        metrics. Metrics do not count that earlier batches of the epoch, or these, were not measured by."""
+        counts = [count] * len(losses) if masses is None else masses[: len(losses)]
         counted = [name for name in metrics if self.examples == 0 or name in self.metric_sums]
-        sums = {name: _added(self.metric_sums.get(name, 0.0), metrics[name], count) for name in counted}
+        sums = {name: _added(self.metric_sums.get(name, 0.0), metrics[name], counts) for name in counted}
         return replace(
             self,
             batch=self.batch + len(losses),
             examples=self.examples + len(losses) * count,
-            loss_sum=_added(self.loss_sum, losses, count),
+            loss_sum=_added(self.loss_sum, losses, counts),
             metric_sums=sums if losses else self.metric_sums,
             source=source,
+            mass=self.mass if masses is None else _added(self.mass or 0.0, counts, [1.0] * len(counts)),
         )
 
 
-def _added(total: float, values: Sequence[float], count: int) -> float:
-    """The total with the values times ``count``, added one by one: Python's ``sum`` rounds otherwise."""
-    for value in values:
+def _added(total: float, values: Sequence[float], counts: Sequence[float]) -> float:
+    """The total with the values times what they count, added one by one: Python's ``sum`` rounds otherwise."""
+    for value, count in zip(values, counts, strict=True):
         total += value * count
     return total
 
@@ -180,13 +190,14 @@ def _is_table(value: Any, fits: Callable[[Any], bool]) -> bool:
 
 
 def _is_position(value: Any) -> bool:
-    counts = {item.name for item in fields(Position)} - {"loss_sum", "metric_sums", "source"}
+    counts = {item.name for item in fields(Position)} - {"loss_sum", "metric_sums", "source", "mass"}
     return (
         isinstance(value, dict)
-        and value.keys() - {"metric_sums", "source"} == {*counts, "loss_sum"}
+        and value.keys() - {"metric_sums", "source", "mass"} == {*counts, "loss_sum"}
         and _is_table(value.get("metric_sums", {}), _is_number)
         and all(_is_whole(value[name]) and value[name] >= 0 for name in counts)
         and _is_number(value["loss_sum"])
+        and _is_number(value.get("mass", 0.0))
         and math.isfinite(value["loss_sum"])
     )
 

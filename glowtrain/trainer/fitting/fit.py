@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from glowtrain import trainer as training
-from glowtrain.data import count_examples, split
+from glowtrain.data import Dataset, check_examples, count_examples, split
 from glowtrain.errors import BatchError, CheckpointError, InputError, NonFiniteError
 from glowtrain.fleet.digest import SAMPLED, digest
 from glowtrain.metrics.base import Direction
 from glowtrain.presentation.messages import plural, unknown
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.checkpoints.files import check_writable
-from glowtrain.trainer.feed import Data, comes_in_batches, named, validation_of
+from glowtrain.trainer.feed import Data, comes_in_batches, held_out, validation_of
 from glowtrain.trainer.fitting.interrupts import Breakable, Interrupts, Terminated
 from glowtrain.trainer.fitting.moments import Callbacks, Moment
 from glowtrain.trainer.fitting.pace import Pace
@@ -30,6 +30,7 @@ from glowtrain.trainer.micro_batches.split import check_batches
 from glowtrain.trainer.sources.cut import ArraySource
 from glowtrain.trainer.sources.loader import READ_ONCE, LoaderSource, loader_of
 from glowtrain.trainer.sources.source import BatchRow, BatchSource, EpochRows
+from glowtrain.trainer.sources.tensors import array_of
 from glowtrain.trainer.steps import Steps
 from glowtrain.types import Array, Shape
 
@@ -49,7 +50,9 @@ class Fit:
         self.stopped = ""
         """Why a callback wants training to end, if one does."""
         self.target = spec.epochs if resumed else trainer.position.epoch + spec.epochs
-        examples, validation = self._split(spec.examples, spec.validation)
+        self.labelled: dict[str, Array] | None = None
+        """The arrays that are trained on."""
+        examples, validation = self._split(*self._weighted(spec))
         self.source = self._source(examples, validation)
         if self.fleet is not None:
             self._check_fleet(self.fleet)
@@ -89,6 +92,8 @@ class Fit:
         with self.interrupts, training.progress.Display(self.options.progress, total, done) as display:
             self._begin(display)
             try:
+                if self.labelled is not None:
+                    self.trainer.count_labels(self.labelled)
                 self._call("on_train_begin", math.nan)
                 while self.position.epoch < self.target and not (self._out_of_patience() or self._told_to_stop()):
                     self._epoch(display)
@@ -175,7 +180,8 @@ class Fit:
         with Breakable(self.trainer):
             measured = self.trainer.run(row.arrays, row.count, row.size)
             source = row.state_behind(len(measured.losses))
-            self.trainer.position = self.position.after(measured.losses, measured.metrics, row.size, source)
+            masses = self.trainer.loss.mass(row.arrays, row.count)
+            self.trainer.position = self.position.after(measured.losses, measured.metrics, row.size, source, masses)
         if measured.bad is not None:
             raise self.trainer.non_finite(*measured.bad)
         self.pace.went(len(measured.losses), time.perf_counter() - began)
@@ -205,8 +211,8 @@ class Fit:
 
     def _record(self) -> Record:
         position = self.position
-        record: Record = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(position.examples, 1)}
-        means = {name: total / position.examples for name, total in position.metric_sums.items()}
+        record: Record = {"epoch": position.epoch + 1, "loss": position.loss_sum / position.counted}
+        means = {name: total / position.counted for name, total in position.metric_sums.items()}
         record |= {f"train_{name}": value for name, value in self.trainer.graphs.measures.finish(means).items()}
         record["lr"] = self.trainer.scheduled_rate
         if self.validation is not None:
@@ -330,6 +336,20 @@ class Fit:
             return f"{where}, and {self.checkpoint} holds the last good checkpoint"
         return where
 
+    def _weighted(self, spec: FitSpec) -> tuple[Data, Data | float | None]:
+        """The examples with their weights, and the validation data. Raises :class:`InputError`."""
+        if spec.sample_weight is None:
+            return spec.examples, spec.validation
+        if (optional := self.trainer.graphs.optional) is None:
+            raise InputError("fit: sample_weight= needs gt.Trainer(..., sample_weight=True), whose loss takes weights")
+        if comes_in_batches(spec.examples):
+            raise InputError("fit: sample_weight= is of arrays; batches that come one by one have weights of their own")
+        own = isinstance(spec.examples, Dataset) and spec.examples.valid and spec.validation is None
+        arrays = self.trainer.signature.named(spec.examples)
+        weighted = arrays | {optional: array_of(optional, spec.sample_weight)}
+        check_examples(weighted, "fit")
+        return weighted, held_out(spec.examples) if own else spec.validation
+
     def _split(self, examples: Data, validation: Data | float | None) -> tuple[Data, Data | None]:
         """The examples without those that are held out, and these. Raises :class:`InputError`, :class:`DataError`."""
         if not isinstance(validation, (int, float)):
@@ -337,8 +357,9 @@ class Fit:
         if comes_in_batches(examples):
             raise InputError("fit: a part of arrays can be held out for validation, and not of batches that come so")
         signature = self.trainer.signature
-        arrays = named(examples, *signature.names)
-        labels = [n for n in signature.names[1] if arrays[n].dtype.kind in "iu" and arrays[n].ndim == 1]
+        arrays = signature.named(examples)
+        targets = [name for name in signature.names[1] if name != self.trainer.graphs.optional]
+        labels = [name for name in targets if arrays[name].dtype.kind in "iu" and arrays[name].ndim == 1]
         by = labels[0] if len(labels) == 1 else None
         return split(arrays, validation, seed=self.trainer.spec.seed, by=by)
 
@@ -362,11 +383,14 @@ class Fit:
         """The batches to train on. Raises :class:`InputError` if there are none, or they cannot be trained on."""
         options, signature = self.options, self.trainer.signature
         if not comes_in_batches(examples):
-            arrays = named(examples, *signature.names)
+            arrays = signature.named(examples)
+            self.labelled = arrays
             signature.check_all(arrays, self.size, drop_last=options.drop_last)
             parts, count = self.trainer.spec.micro_batches, count_examples(arrays)
             check_batches(parts, self.size, count, drop_last=options.drop_last)
             return self._cut(arrays)
+        if self.trainer.loss.balanced:
+            self.trainer.balance(examples)  # which refuses
         for_arrays = validation is not None and not comes_in_batches(validation)
         source = loader_of(
             examples, signature, None if for_arrays else options.batch_size, steps=options.steps_per_epoch,
@@ -401,7 +425,7 @@ class Fit:
             )  # fmt: skip
             self._check_read_once(source, "validation")
             return source
-        arrays = validation_of(examples, validation, *signature.names)
+        arrays = validation_of(examples, validation, *signature.names, self.trainer.graphs.optional)
         if arrays is not None:
             signature.check_all(arrays, self.size, drop_last=options.drop_last)
         return arrays

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -46,6 +46,11 @@ class FitSpec:
     steps_per_epoch: int | None = setting(None, "Batches of an epoch that ends before its examples do.", listed=False)
     prefetch: int | None = setting(
         None, "Batches of a loader that a thread makes ahead while the step runs (0: no thread).", listed=False
+    )
+    sample_weight: Any = setting(
+        None,
+        "A weight for each example of arrays, for a Trainer(..., sample_weight=True); also a last array of the data.",
+        listed=False,
     )
     shuffle: bool = setting(True, "Whether each epoch takes examples of arrays in another order.", listed=False)
     drop_last: bool = setting(

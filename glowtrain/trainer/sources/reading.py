@@ -9,7 +9,7 @@ import numpy as np
 
 from glowtrain.errors import InputError
 from glowtrain.trainer.arrays import mismatch, with_unit_axes
-from glowtrain.trainer.feed import NamesByKeys, by_position
+from glowtrain.trainer.feed import NamesByKeys, by_position, ones_for, without
 from glowtrain.trainer.signature import BatchSignature
 from glowtrain.trainer.sources.source import BatchRow
 from glowtrain.trainer.sources.tensors import array_of, is_array
@@ -32,6 +32,8 @@ class BatchReader:
         self.inputs_only = inputs_only
         self.copies = copies
         inputs, targets = signature.names
+        self.optional = None if inputs_only else signature.graphs.optional
+        targets = tuple(target for target in targets if target != self.optional)
         self.names = inputs if inputs_only else (*inputs, *targets)
         self._by_keys = NamesByKeys(inputs, targets, inputs_only=inputs_only)
         self._specs: dict[str, Spec] = {**signature.graphs.specs, **signature.targets}
@@ -49,6 +51,14 @@ class BatchReader:
         return BatchRow(own, 1, _examples(own))
 
     def _named(self, batch: Any) -> dict[str, Any]:
+        if self.optional is None:
+            return self._required(batch)
+        rest, weights = without(batch, self.optional, len(self.names))
+        values = self._required(rest)
+        return {**values, self.optional: ones_for(values) if weights is None else weights}
+
+    def _required(self, batch: Any) -> dict[str, Any]:
+        """The values of what a batch must have."""
         if isinstance(batch, Mapping):
             return self._by_keys(batch)
         if is_array(batch) and len(self.names) == 1:

@@ -16,29 +16,34 @@ from glowtrain.types import Array
 Outputs = TypeVar("Outputs")
 Evaluate = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """From a batch's arrays to scalars by name."""
-Measured = Iterable[tuple[int, Mapping[str, Any]]]
-"""The examples of batches, and what was measured of each."""
+Measured = Iterable[tuple[float, Mapping[str, Any]]]
+"""What batches count in means, and what was measured of each."""
+Mass = Callable[[Mapping[str, Any], int], list[float] | None]
+"""What batches one behind the other count in means; None where it is their examples."""
 
 
 def measured(
-    function: Evaluate, source: BatchSource, chosen: slice = slice(None)
-) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """A function's results on the batches of a source, or on the ``chosen`` ones by their numbers. Raises
-    :class:`BatchError`."""
+    function: Evaluate, source: BatchSource, mass: Mass, chosen: slice = slice(None)
+) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    """A function's results on the batches of a source, or on the ``chosen`` ones by their numbers, and what each counts
+    by its ``mass``. Raises :class:`BatchError`."""
     first, step = chosen.start or 0, chosen.step or 1
     call = lambda row, number: function(row.arrays) if number % step == first else None  # noqa: E731
-    yield from ((row.size, outputs) for row, outputs in _results(source, call) if outputs is not None)
+    for row, outputs in _results(source, call):
+        if outputs is not None:
+            (counts,) = mass(row.arrays, 1) or [float(row.size)]
+            yield counts, outputs
 
 
 def means(measured: Measured) -> dict[str, float]:
-    """The means over examples of scalars, by name."""
+    """The means of scalars, by name, over what batches count."""
     sums: dict[str, float] = {}
-    examples = 0
-    for size, outputs in measured:
-        examples += size
+    together = 0.0
+    for counts, outputs in measured:
+        together += counts
         for name, value in outputs.items():
-            sums[name] = sums.get(name, 0.0) + float(value) * size
-    return {name: value / examples for name, value in sums.items()}
+            sums[name] = sums.get(name, 0.0) + float(value) * counts
+    return {name: value / (together or 1.0) for name, value in sums.items()}
 
 
 def predictions(predictor: Predictor, source: BatchSource) -> dict[str, Array]:
