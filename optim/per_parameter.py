@@ -163,6 +163,12 @@ class PerParameter:
         if self.ema is not None and (not _is_number(self.ema) or not 0 <= self.ema < 1):
             raise InputError(f"ema must be a number from 0 to below 1, such as 0.999, not {self.ema!r}")
 
+    @property
+    def is_rough(self) -> bool:
+        """Whether what is minimised has corners, or is minimised within bounds."""
+        rules = [rule for each in self.penalties.values() for rule in ([each] if isinstance(each, Rule) else each)]
+        return bool(self.constraints) or any(isinstance(rule, L1) for rule in rules)
+
     def check_names(self, names: Collection[str]) -> None:
         """Raise :class:`InputError` for a pattern that matches none of the parameters that are trained."""
         patterns = {"groups": self.groups, "regularize": self.penalties, "constraints": self.constraints}

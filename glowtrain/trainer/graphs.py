@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from glowtrain.errors import BindingError, GlowtrainError, ShapeError
+from glowtrain.errors import BindingError, GlowtrainError, InputError, ShapeError
 from glowtrain.grad import (
     ShardedStep,
     SplitStep,
@@ -18,13 +18,16 @@ from glowtrain.grad import (
     training_graph,
 )
 from glowtrain.grad.parts import Bounds, Parts
+from glowtrain.grad.training import LOSS
 from glowtrain.graph import Binding, Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss, as_loss
 from glowtrain.metrics.choose import as_metrics
 from glowtrain.metrics.measures import Measures
 from glowtrain.modes.training_and_inference import inference, make_trainable
+from glowtrain.ops.reduce.reduction import as_dtype
 from glowtrain.optim import as_optimizer
+from glowtrain.presentation.messages import listed
 from glowtrain.trainer.micro_batches.split import AUTO, part_of
 from glowtrain.trainer.selection.patterns import select
 from glowtrain.trainer.settings import SAMPLE_WEIGHT, TrainingSpec
@@ -32,6 +35,9 @@ from glowtrain.types import Spec
 
 DEFAULT_BATCH = 64
 """Examples in a batch where neither a person nor the model says how many."""
+
+GRADIENT = "gradient:"
+"""What the names of gradients begin with beside the loss."""
 
 DEFAULT_EPOCHS = 3
 """Epochs where nobody says how many."""
@@ -206,6 +212,28 @@ class TrainerGraphs:
         attached = self.loss.attach(trained)
         parameters = self.selected(trained)
         return gradient_graph(trained, attached.value, attached.targets, parameters, self.parts(parameters))
+
+    def objective(self) -> Graph | Template:
+        """The loss of a batch with the terms of penalties, and its gradients, whose names begin with :data:`GRADIENT`.
+
+        Raises :class:`InputError` where the loss is not the same function of the parameters each time.
+        """
+        if changing := sorted(variable.name for variable in self.trained(self.example).updates):
+            raise InputError(
+                f"{self.model.name}: {listed(changing)} change with each step (dropout, running statistics): a method "
+                "for the whole data set needs a loss that is a function of the parameters alone"
+            )
+        return self._derived(self._objective_of)
+
+    def _objective_of(self, model: Graph) -> Graph:
+        trained = self.trained(model)
+        attached, parameters = self.loss.attach(trained), self.selected(trained)
+        loss = attached.value
+        for penalty in self.optimize.penalties_of(parameters):
+            loss = loss + as_dtype(penalty, loss.dtype)
+        graph = gradient_graph(trained, loss, attached.targets, parameters, self.parts(parameters))
+        gradients = {GRADIENT + name: value for name, value in graph.outputs.items()}
+        return Graph(graph.inputs, {LOSS: loss, **gradients}, {}, f"{model.name}.objective")
 
     def evaluation(self) -> Graph | Template:
         """Loss and metrics of the inference form, and the outputs that other metrics are taken of."""

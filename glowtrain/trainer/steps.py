@@ -449,6 +449,11 @@ class Steps(Displayable):
         return self._compiled(self.graphs.gradients())
 
     @cached_property
+    def objective(self) -> Function:
+        """The loss with its penalties and its gradients, of a whole data set."""
+        return self._compiled(self.graphs.objective())
+
+    @cached_property
     def _evaluate(self) -> Function:
         return self._compiled(self.graphs.evaluation())
 

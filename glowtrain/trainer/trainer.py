@@ -10,9 +10,12 @@ import glowtrain
 from glowtrain.compiler import MemoryUse
 from glowtrain.compiler.outline import multiply_adds, outline
 from glowtrain.errors import BackendError, InputError
+from glowtrain.optim.lbfgs import Minimization
 from glowtrain.settings import method_takes
+from glowtrain.trainer.feed import Data
 from glowtrain.trainer.fitting.fit import Fit
 from glowtrain.trainer.fitting.spec import FitSpec
+from glowtrain.trainer.full_batch import minimize
 from glowtrain.trainer.graphs import optimizer_variables, parameter_names
 from glowtrain.trainer.history import History
 from glowtrain.trainer.steps import Steps
@@ -58,6 +61,21 @@ class Trainer(Steps):
     def _fit(self, spec: FitSpec) -> History:
         checkpoint = None if spec.checkpoint is None else Path(spec.checkpoint)
         return Fit(self, spec, resumed=spec.resume and self._restored(checkpoint)).run()
+
+    def fit_lbfgs(
+        self, examples: Data, iterations: int = 100, *, history: int = 10, tolerance: float = 1e-5
+    ) -> Minimization:
+        """Minimize the loss of all examples at once by L-BFGS (:mod:`glowtrain.optim.lbfgs`), for small problems: least
+        squares, logistic regression, equations.
+
+        The model must be a function of its parameters alone, without dropout and statistics of batches. The loss has
+        the terms of ``regularize=`` here; the optimizer, its state and means of parameters are left as they are. It
+        ends where no element of the gradient is above ``tolerance``, after so many ``iterations``, or where rounding
+        leaves nothing to gain: models in f64 get further. Ctrl-C leaves the best parameters so far.
+        Raises :class:`InputError`.
+        """
+        with self._exclusive:
+            return minimize(self, examples, iterations=iterations, history=history, tolerance=tolerance)
 
     def memory(self, batch: int | Mapping[str, Any] | None = None) -> MemoryUse:
         """The bytes that training takes: variables, and what a step allocates beside them, as the compiled code does.
