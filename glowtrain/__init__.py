@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from glowtrain.stages import Options
     from glowtrain.torch import from_torch as from_torch
     from glowtrain.trainer import Trainer
+    from glowtrain.trainer.rate_range import find_learning_rate
     from glowtrain.types import Spec, TensorType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 
 _TYPES = "bf16 boolean f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 Spec TensorType"
@@ -60,6 +61,7 @@ _HOMES = {
     "load_bundle": "glowtrain.bundles",
     "save_bundle_weights": "glowtrain.bundles",
     "compile": "glowtrain.compiler",
+    "find_learning_rate": "glowtrain.trainer.rate_range",
     "from_torch": "glowtrain.torch",
     "gradient_model": "glowtrain.grad",
     "gradients": "glowtrain.grad",
@@ -104,6 +106,7 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "find_learning_rate",
     "grad",
     "gradcheck",
     "gradient_model",

@@ -179,8 +179,14 @@ WarmupSteps = Annotated[
         "--warmup", min=0, metavar="N", help="Raise the rate over the first N updates.", rich_help_panel=OPTIMIZER
     ),
 ]
+FindRate = Annotated[
+    bool,
+    typer.Option(
+        "--find-lr", help="Train nothing: try rising learning rates and suggest one (--plot draws the losses)."
+    ),
+]
 Out = Annotated[
-    Path, typer.Option("--out", metavar="F", help="Where the trained ONNX model goes.", rich_help_panel=OUTPUT)
+    Path | None, typer.Option("--out", metavar="F", help="Where the trained ONNX model goes.", rich_help_panel=OUTPUT)
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Begin anew in place of an existing checkpoint.", rich_help_panel=OUTPUT)

@@ -33,6 +33,7 @@ from glowtrain.trainer.fitting.moments import Callback
 from glowtrain.trainer.fitting.spec import FitSpec
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.trainer.history import check_plot
+from glowtrain.trainer.rate_range import find_learning_rate
 from glowtrain.trainer.settings import TrainingSettings
 
 
@@ -40,7 +41,8 @@ from glowtrain.trainer.settings import TrainingSettings
 class TrainFiles:
     """What a run reads and writes beside its model and data."""
 
-    out_path: options.Out
+    out_path: options.Out = None
+    find_lr: options.FindRate = False
     overwrite: options.Overwrite = False
     step_out: options.StepOut = None
     tensorboard: options.TensorBoard = None
@@ -50,6 +52,8 @@ class TrainFiles:
         """Raise :class:`InputError` before anything is loaded for a file that could not be written, be it one of the
         settings of :meth:`Trainer.fit`."""
         checkpoint = fit["checkpoint"]
+        if (self.out_path is None) != self.find_lr:
+            raise InputError("give --out F, where the trained model goes, or --find-lr, which trains nothing")
         if fit["resume"] and checkpoint is None:
             raise InputError("--resume needs --checkpoint F, the file to go on from")
         if fit["resume"] and self.overwrite:
@@ -59,6 +63,12 @@ class TrainFiles:
         check_writable(self.out_path, checkpoint, fit["log"], self.step_out)
         if fit["plot"] is not None:
             check_plot(fit["plot"])
+
+    @property
+    def model(self) -> Path:
+        """Where the trained model goes."""
+        assert self.out_path is not None, "a learning rate is looked for"
+        return self.out_path
 
     @property
     def loggers(self) -> list[Callback]:
@@ -74,9 +84,9 @@ class TrainFiles:
     def write(self, trainer: Trainer, metadata: Mapping[str, str]) -> None:
         """Save the trained model, and the step if it was asked for, and say so."""
         with trainer.averaged() if trainer.spec.ema is not None else nullcontext():
-            writing.save(trainer.model(), self.out_path, opset=self.opset, metadata=metadata)
+            writing.save(trainer.model(), self.model, opset=self.opset, metadata=metadata)
         means = ", of the means of the parameters" if trainer.spec.ema is not None else ""
-        out.print(f"{_stopped(trainer.history)}; wrote {self.out_path}{means}")
+        out.print(f"{_stopped(trainer.history)}; wrote {self.model}{means}")
         if self.step_out is not None:
             writing.save(trainer.graph, self.step_out, opset=self.opset)
             out.print(f"wrote {self.step_out}: the training step, {_inputs(trainer.graph)}")
@@ -111,6 +121,8 @@ def train(
 
     glowtrain train mlp --data iris.csv --labels species --validation 0.2 --out iris.onnx
 
+    glowtrain train mlp --data digits --find-lr --plot rates.png
+
     glowtrain train cnn --data digits --epochs 10 --checkpoint run.safetensors --resume --out trained.onnx
 
     glowtrain train cnn --data digits --fleet local:2 --shards 8 --out trained.onnx
@@ -126,10 +138,24 @@ def train(
     weighted = sample_weight is not None
     trainer = Trainer(network, loss.named, rule, backend=on.chosen, sample_weight=weighted, fleet=fleet, **settings)
     files.check_savable(trainer)
+    if files.find_lr:
+        _find_rate(trainer, fed, fit)
+        return
     _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")
     _fit(trainer, fed, files, fit)
     if trainer.fleet is None or trainer.fleet.first:
         files.write(trainer, loaded.metadata)
+
+
+def _find_rate(trainer: Trainer, fed: Fed, fit: Given) -> None:
+    """Say which learning rate the loss falls fastest at, and draw it."""
+    result = find_learning_rate(trainer, fed.train, batch_size=fit["batch_size"])
+    said = f"--lr {result.suggestion:.2g}" if result.suggestion is not None else "none, as the loss falls at no rate"
+    ends = f"{plural(len(result.rates), 'batch')} at rates from {result.rates[0]:.2g} to {result.rates[-1]:.2g}"
+    out.print(f"{ends}: {result.stopped}; suggested: {said}")
+    if fit["plot"] is not None:
+        result.plot(fit["plot"])
+        out.print(f"wrote {fit['plot']}")
 
 
 def _fit(trainer: Trainer, fed: Fed, files: TrainFiles, fit: Given) -> None:
@@ -156,7 +182,7 @@ def _keep(trainer: Trainer, files: TrainFiles, checkpoint: Path | None) -> None:
     if checkpoint is not None:
         note(f"go on with --checkpoint {checkpoint} --resume; {files.out_path} was not written")
     elif trainer.whole and trainer.position != Position():
-        writing.save(trainer.model(), files.out_path, opset=files.opset)
+        writing.save(trainer.model(), files.model, opset=files.opset)
         note(f"wrote {files.out_path}: the model as it is now (with --checkpoint F a run can go on)")
     else:
         note(f"{files.out_path} was not written")
