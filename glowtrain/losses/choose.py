@@ -8,7 +8,7 @@ from typing import Any
 
 from glowtrain.errors import BindingError, DifferentiationError, InputError
 from glowtrain.graph import Graph, Input, Value
-from glowtrain.losses.base import Attached, Loss, LossFunction, OutputLoss, output_of, scalar
+from glowtrain.losses.base import Attached, Loss, LossFunction, LossSum, OutputLoss, output_of, scalar
 from glowtrain.losses.classification import bce_with_logits, focal, nll, softmax_cross_entropy
 from glowtrain.losses.embedding import cosine, cosine_embedding, triplet
 from glowtrain.losses.regression import huber, kl, l1, mse
@@ -125,10 +125,34 @@ def weighted(loss: str | Loss, weight: str = "weight") -> Loss:
     return as_loss(loss).weighted(weight)
 
 
-def as_loss(loss: str | Loss | LossFunction) -> Loss:
-    """A loss from what a trainer takes: a loss, its name, the name of a scalar output of the model, or a function."""
+def by_outputs(losses: Mapping[str, str | Loss]) -> Loss:
+    """The sum of losses of one output each, by the names of outputs. Targets of those that are given by their names
+    are called ``<output>_target``. Raises :class:`InputError` for what is no loss of one output."""
+    if not losses:
+        raise InputError("loss: the dict by outputs is empty")
+    terms = [term for output, loss in losses.items() for term in _of_output(loss, output)]
+    return terms[0][1] if len(terms) == 1 and terms[0][0] == 1.0 else LossSum(tuple(terms))
+
+
+def _of_output(loss: Any, output: str) -> list[tuple[float, Loss]]:
+    """The terms of a loss, of an output."""
+    terms = as_loss(loss).terms if isinstance(loss, (str, Loss)) else ()
+    compared = [(factor, term) for factor, term in terms if isinstance(term, OutputLoss)]
+    if not terms or len(compared) < len(terms):
+        raise InputError(
+            f"loss: {output!r} must have a loss that compares one output with a target, not {kind_of(loss)}"
+        )
+    target = {"target": f"{output}_target"} if isinstance(loss, str) else {}
+    return [(factor, replace(term, output=output, **target)) for factor, term in compared]
+
+
+def as_loss(loss: str | Loss | LossFunction | Mapping[str, str | Loss]) -> Loss:
+    """A loss from what a trainer takes: a loss, its name, the name of a scalar output of the model, a function, or
+    losses by outputs."""
     if isinstance(loss, Loss):
         return loss
+    if isinstance(loss, Mapping):
+        return by_outputs(loss)
     if isinstance(loss, str):
         return by_name(loss)
     if callable(loss):

@@ -50,6 +50,11 @@ class Metric(ABC):
         """Raise :class:`InputError` for a loss of other outputs and targets."""
         compared = compared_loss(loss)
         if compared is None or compared.task is None:
+            if len(loss.terms) > 1:
+                raise InputError(
+                    f"metrics: the loss is a sum, so {self.name!r} must say of which output it is, as losses by "
+                    f"outputs do: {{'output': [{self.name!r}]}}; or give a function (outputs, inputs), metrics.custom"
+                )
             raise InputError(
                 f"metrics: what {loss.describe()} compares with targets is not known, so {self.name!r} cannot be "
                 "taken of it; give a function (outputs, inputs) of arrays by name, gt.metrics.custom"

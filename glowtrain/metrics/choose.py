@@ -115,10 +115,28 @@ def as_metric(metric: Named) -> Metric:
     raise InputError(f"metrics: one of gt.metrics, the name of one or a function, not {kind_of(metric)}")
 
 
-def as_metrics(metrics: bool | Iterable[Named]) -> tuple[Metric, ...]:
+@dataclass(frozen=True)
+class OfOutput(Metric):
+    """A metric of one output of several that have losses."""
+
+    output: str
+    metric: Metric
+
+    @property
+    def name(self) -> str:
+        return f"{self.output}_{self.metric.name}"
+
+    @property
+    def better(self) -> Direction | None:
+        return self.metric.better
+
+
+def as_metrics(metrics: bool | Iterable[Named] | Mapping[str, Iterable[Named]]) -> tuple[Metric, ...]:
     """The metrics that a trainer's ``metrics`` names: none for True and False. Raises :class:`InputError`."""
     if isinstance(metrics, (bool, np.bool_)):
         return ()
+    if isinstance(metrics, Mapping):
+        return tuple(OfOutput(output, each) for output, several in metrics.items() for each in as_metrics(several))
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         raise InputError(f"metrics must be True, False or a list such as ['f1', 'auc'], not {kind_of(metrics)}")
     chosen = tuple(map(as_metric, metrics))

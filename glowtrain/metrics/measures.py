@@ -11,11 +11,12 @@ import numpy as np
 
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Value
+from glowtrain.graph.rewriting import rebuild
 from glowtrain.losses.base import Attached, Loss, OutputLoss, Weighted, output_name
 from glowtrain.losses.classification import ClassLoss
 from glowtrain.metrics.base import Compared, Direction, MeanMetric, Metric, PredictionMetric, compared_loss
-from glowtrain.metrics.choose import NAMED, CustomMetric
-from glowtrain.presentation.messages import kind_of
+from glowtrain.metrics.choose import NAMED, CustomMetric, OfOutput
+from glowtrain.presentation.messages import kind_of, unknown
 from glowtrain.types import Array
 
 OUTPUT = "output:"
@@ -32,8 +33,24 @@ class Measures:
     def check(self, model: Graph) -> None:
         """Raise :class:`InputError` for a metric that cannot be taken of the model's output with this loss."""
         for metric in self.metrics:
-            metric.check(self.loss)
+            if not isinstance(metric, OfOutput):
+                metric.check(self.loss)
+        for part in self.parts.values():
+            part.check(model)
         self.means(model, self.loss.attach(model))
+
+    @cached_property
+    def parts(self) -> dict[str, Measures]:
+        """The metrics of single outputs, by these, each with the term of the loss that compares it. Raises
+        :class:`InputError` for an output that none does."""
+        of_outputs: dict[str, list[Metric]] = {}
+        for metric in self.metrics:
+            if isinstance(metric, OfOutput):
+                of_outputs.setdefault(metric.output, []).append(metric.metric)
+        terms = {each.output: loss for _, loss in self.loss.terms if (each := compared_loss(loss)) is not None}
+        if problem := unknown(of_outputs, [name for name in terms if name is not None], "output", "those with losses:"):
+            raise InputError(f"metrics: by outputs, as the losses are: there is {problem}")
+        return {output: Measures(terms[output], tuple(metrics)) for output, metrics in of_outputs.items()}
 
     def means(self, model: Graph, attached: Attached) -> dict[str, Value]:
         """Scalars by name whose means over examples the metrics follow from; the loss's own are among them."""
@@ -41,19 +58,39 @@ class Measures:
         for metric in self._of_means:
             metric.check(self.loss)
             means |= metric.means(Compared.of(model, self.loss, attached))
+        for output, part in self.parts.items():
+            means |= part.listed_means(model, attached, f"{output}:")
         return means
+
+    def listed_means(self, model: Graph, whole: Attached, prefix: str) -> dict[str, Value]:
+        """The means of the listed metrics alone, over the inputs of a sum of losses of which this is one."""
+        attached = self.loss.attach(model)
+        inputs = {each.name: each for each in whole.targets}
+        shared: dict[Value, Value] = {each: inputs[each.name] for each in attached.targets}
+        listed = {part for metric in self._of_means for part in metric.parts}
+        means = {name: value for name, value in self.means(model, attached).items() if name in listed}
+        values = rebuild([*means.values()], shared)
+        return {prefix + name: value for name, value in zip(means, values, strict=True)}
 
     def outputs(self, model: Graph, attached: Attached) -> dict[str, Value]:
         """What is gathered over batches: the output that the loss compares, or all where it may be any."""
+        of_parts = {
+            name: value for part in self.parts.values() for name, value in part.outputs(model, attached).items()
+        }
         if not self._of_predictions:
-            return {}
+            return of_parts
         if self._compared is not None:
             name = output_name(model, self._compared.output)
-            return {OUTPUT + name: Compared.of(model, self.loss, attached).prediction}
+            return {OUTPUT + name: self._compared.float_output(model, self._compared.output)}
         return {OUTPUT + name: value for name, value in model.outputs.items() if value.rank}
 
     def finish(self, means: Mapping[str, float]) -> dict[str, float]:
         """The loss and metrics by name, of the means over examples that were taken."""
+        for output, part in self.parts.items():
+            own = {name: value for name, value in means.items() if name.startswith(f"{output}:")}
+            results = part.finish({name.removeprefix(f"{output}:"): value for name, value in own.items()})
+            others = {name: value for name, value in means.items() if name not in own}
+            means = others | {f"{output}_{name}": value for name, value in results.items()}
         parts = {part for metric in self._of_means for part in metric.parts}
         finished = {name: value for name, value in means.items() if name not in parts}
         return finished | {metric.name: metric.finish(means) for metric in self._of_means if metric.parts[0] in means}
@@ -68,7 +105,7 @@ class Measures:
         """What records of epochs hold, and whether more or less of it is better: of the loss, and of the metrics that
         are measured in ``training`` and ``validation``."""
         own = {name: _direction_of(name) for name in self.loss.attach(model).metrics}
-        in_steps = own | {metric.name: metric.better for metric in self._of_means}
+        in_steps = own | {metric.name: metric.better for metric in self.metrics if _is_mean(metric)}
         entries: dict[str, Direction | None] = {"loss": "min"}
         if training:
             entries |= {f"train_{name}": better for name, better in in_steps.items()}
@@ -80,7 +117,8 @@ class Measures:
     def gatherer(self) -> Gatherer:
         """What takes the outputs and targets of all batches of a data set."""
         weight = self.loss.weight if isinstance(self.loss, Weighted) else None
-        return Gatherer(self._compared, self._of_predictions, weight)
+        parts = {output: part.gatherer() for output, part in self.parts.items()}
+        return Gatherer(self._compared, self._of_predictions, weight, parts)
 
     @property
     def _compared(self) -> OutputLoss | None:
@@ -93,6 +131,10 @@ class Measures:
     @property
     def _of_predictions(self) -> tuple[PredictionMetric, ...]:
         return tuple(metric for metric in self.metrics if isinstance(metric, PredictionMetric))
+
+
+def _is_mean(metric: Metric) -> bool:
+    return isinstance(metric.metric if isinstance(metric, OfOutput) else metric, MeanMetric)
 
 
 def _direction_of(name: str) -> Direction | None:
@@ -108,11 +150,14 @@ class Gatherer:
     loss: OutputLoss | None
     metrics: tuple[PredictionMetric, ...]
     weight: str | None = None
+    parts: Mapping[str, Gatherer] = field(default_factory=dict)
     weights: list[Array] = field(default_factory=list)
     batches: list[tuple[dict[str, Array], dict[str, Array]]] = field(default_factory=list)
 
     def take(self, outputs: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Any]:
         """Gather the outputs and targets of a batch; the means among its results."""
+        for output, part in self.parts.items():
+            part.take({name: value for name, value in outputs.items() if name == OUTPUT + output}, arrays)
         if self.metrics:
             gathered = {name.removeprefix(OUTPUT): value for name, value in outputs.items() if name.startswith(OUTPUT)}
             names = arrays if self.loss is None else self.loss.targets
@@ -123,7 +168,8 @@ class Gatherer:
     def results(self) -> dict[str, Any]:
         """The metrics by name, as numbers and lists of them. Raises :class:`InputError` for what is none."""
         results = {metric.name: metric(*self._compared(metric), self._weighting(metric)) for metric in self.metrics}
-        return {name: _plain(name, result) for name, result in results.items()}
+        of_parts = {f"{output}_{name}": v for output, part in self.parts.items() for name, v in part.results().items()}
+        return of_parts | {name: _plain(name, result) for name, result in results.items()}
 
     def _compared(self, metric: PredictionMetric) -> tuple[Any, Any]:
         """Outputs and targets as a metric takes them."""

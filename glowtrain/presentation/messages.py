@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 OTHER_NAMES = {
-    "learning_rate": "lr", "betas": "beta1", "dense": "linear", "fc": "linear", "verbose": "progress",
-    "acc": "accuracy", "map": "average_precision",
+    "learning_rate": ("lr", "optimizer"), "lr": ("optimizer",), "betas": ("beta1",), "dense": ("linear",),
+    "fc": ("linear",), "verbose": ("progress",), "acc": ("accuracy",), "map": ("average_precision",),
+    "validation_split": ("validation",), "kernel_regularizer": ("regularize",), "kernel_constraint": ("constraints",),
 }  # fmt: skip
-"""What other libraries call things that no letters lead to, and what they are called here."""
+"""What other libraries call things that no letters lead to, and what they are called here, or what has them."""
 LISTED = 8
 """Names that a message lists before it counts the rest."""
 
@@ -56,8 +57,8 @@ def unknown(names: Iterable[str], choices: Collection[str], noun: str, rest: str
 
 def nearest(name: str, choices: Collection[str]) -> str:
     """The known name that somebody may have meant, empty if there is none."""
-    other = OTHER_NAMES.get(name.lower(), "")
-    return other if other in choices else next(iter(difflib.get_close_matches(name.lower(), choices, 1)), "")
+    others = [other for other in OTHER_NAMES.get(name.lower(), ()) if other in choices]
+    return next(iter(others or difflib.get_close_matches(name.lower(), choices, 1)), "")
 
 
 def check_keywords(what: str, settings: Iterable[str], choices: Collection[str]) -> None:

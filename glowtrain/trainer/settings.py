@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
@@ -85,11 +85,11 @@ class TrainingSettings(Resources):
         "gt.losses.weighted does it for a part of a loss.",
         listed=False,
     )
-    metrics: bool | Sequence[Named] = setting(
+    metrics: bool | Sequence[Named] | Mapping[str, Sequence[Named]] = setting(
         False,
         "Measure this, too, after each epoch (repeatable), e.g. f1, auc, top_5.",
         "A list of names, of gt.metrics and of functions (outputs, targets): what evaluate measures beside the "
-        "loss and its accuracy. True is train_metrics=True.",
+        "loss and its accuracy, or such lists by outputs. True is train_metrics=True.",
         metavar="NAME",
         flag="--metric",
         type=list[str],
@@ -190,7 +190,7 @@ class TrainingSpec(TrainingSettings):
     """
 
     model: Graph | Template
-    loss: str | Loss | LossFunction
+    loss: str | Loss | LossFunction | Mapping[str, str | Loss]
     optimizer: str | Optimizer
     _: KW_ONLY
     backend: str | Backend = "cpu"

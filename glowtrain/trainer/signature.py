@@ -14,7 +14,7 @@ from glowtrain.graph import Graph
 from glowtrain.graph.specialise.index_ranges import index_problems
 from glowtrain.losses.base import OutputLoss, output_name
 from glowtrain.presentation.messages import page
-from glowtrain.trainer.arrays import converted, mismatch, with_unit_axes
+from glowtrain.trainer.arrays import converted, mismatch, unit_axes, with_unit_axes
 from glowtrain.trainer.feed import Data, named
 from glowtrain.trainer.graphs import TrainerGraphs, default_batch, fixed_batch
 from glowtrain.trainer.sources.tensors import array_of
@@ -67,7 +67,11 @@ class BatchSignature:
         problems += [f"{name!r} is not an input" for name in inputs if name not in names]
         if problems:
             raise InputError(f"{'; '.join(problems)}: the inputs are {', '.join(map(repr, names))}")
-        return {name: self._array(name, inputs[name]) for name in names}
+        arrays = {name: self._array(name, inputs[name]) for name in names}
+        for name, spec in self.graphs.specs.items():
+            if name in arrays and unit_axes(arrays[name].shape, spec):
+                raise InputError(mismatch(name, arrays[name], spec))
+        return arrays
 
     def _fits(self, inputs: dict[str, Any], names: Sequence[str]) -> bool:
         """Whether values are such arrays already, as they mostly are: nothing else is looked at then."""

@@ -486,8 +486,8 @@ def _warn_of(graphs: TrainerGraphs) -> None:
     """Warn of parameters that are to be trained, and that the loss does not depend on."""
     if names := graphs.untrained:
         warnings.warn(
-            f"the loss of {graphs.model.name} does not depend on {listed(names)}, which stay as they are: a loss of "
-            "several outputs is a function (outputs, inputs) -> value; trainable= leaves parameters out",
+            f"the loss of {graphs.model.name} does not depend on {listed(names)}, which stay as they are: several "
+            "outputs have losses by their names, {'a': 'mse', 'b': ...}, or a sum; trainable= leaves parameters out",
             UntrainedWarning,
             stacklevel=4,
         )

@@ -25,9 +25,10 @@ from glowtrain.trainer.summary import NOT_COMPILED, TrainingSummary, trained_siz
 class Trainer(Steps):
     """Trains a model. Forward, backward and update are one function, compiled once for each batch shape.
 
-    ``loss``: one of :mod:`glowtrain.losses`, the name of a scalar output of the model, or a function
-    ``(outputs, inputs) -> value``. ``optimizer``: one of :mod:`glowtrain.optim`, or its name. The settings are those of
-    :class:`~glowtrain.trainer.settings.TrainingSpec`; ``gradients`` are not affected by ``residuals``.
+    ``loss``: one of :mod:`glowtrain.losses`, the name of a scalar output of the model, a function
+    ``(outputs, inputs) -> value``, or losses by the names of outputs. ``optimizer``: one of :mod:`glowtrain.optim`, or
+    its name. The settings are those of :class:`~glowtrain.trainer.settings.TrainingSpec`; ``gradients`` are not
+    affected by ``residuals``.
 
     Models in f16 and bf16: named losses are computed in f32, with f32 targets; the optimizer's state and its arithmetic
     are f32, and each new parameter is rounded to its own type, so updates smaller than its last bit are lost: learning

@@ -61,6 +61,24 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         InputError,
         r"it lacks an axis of 1: use \.reshape\(-1, 1, 8, 8\)",
     ),
+    "no channels in one step": (
+        lambda: trainer(unflattened).step(
+            {"x": np.ones((6, 8, 8), np.float32), "labels": np.zeros((6, 1, 8), np.int64)}
+        ),
+        InputError,
+        r"it lacks an axis of 1: use \.reshape\(-1, 1, 8, 8\)",
+    ),
+    "no channels in a prediction": (
+        lambda: trainer(unflattened).predict(np.ones((6, 8, 8), np.float32)),
+        InputError,
+        r"'x' must be f32\[batch,1,8,8\], not float32\[6,8,8\]; it lacks an axis of 1",
+    ),
+    "a rate of a trainer": (lambda: trainer(learning_rate=1), TypeError, "'learning_rate' .the nearest is 'optimizer'"),
+    "weights of examples": (
+        lambda: trainer().fit((X, Y, np.ones(6))),
+        InputError,
+        r"weights of examples go with gt\.Trainer\(\.\.\., sample_weight=True",
+    ),
     "a name of metrics": (lambda: trainer(metrics=["aucc"]), InputError, "no metric 'aucc' .the nearest is 'auc'"),
     "a near argument": (lambda: trainer(metric=True), TypeError, r"Trainer takes no argument 'metric' .*'metrics'"),
     "another argument": (lambda: trainer(epoch=3), TypeError, "Trainer takes no argument 'epoch'; there are 'model',"),
