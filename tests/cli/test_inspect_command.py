@@ -42,6 +42,7 @@ def test_inspect_a_file(trained: Path) -> None:
         (),
         ("--memory", "small", "--residuals", "bf16"),
         ("--micro-batches", "2", "--memory", "keep"),
+        ("--ema", "0.9", "--group", "*:lr_factor=0.5", "--regularize", "*:l2=1e-3", "--constrain", "*:max_norm=1"),
     ],
 )
 def test_verify_climbs_the_ladder(trained: Path, settings: tuple[str, ...]) -> None:
@@ -50,4 +51,6 @@ def test_verify_climbs_the_ladder(trained: Path, settings: tuple[str, ...]) -> N
 
 
 def test_verify_says_that_a_budget_cannot_be_kept(trained: Path) -> None:
+    balanced = ("--train", "--class-weight", "balanced")
+    assert "balanced follows from labels, of which there are none" in refused("verify", trained, *balanced)
     assert "of memory are too few" in refused("verify", trained, "--train", "--memory", "1KB")

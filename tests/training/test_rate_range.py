@@ -135,6 +135,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert "suggested: --lr 0.0" in said
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert [*tmp_path.iterdir()] == [picture]
+    assert "trains nothing, so nothing is written for --log" in refused(
+        "train", "mlp", "--data", "digits", "--find-lr", "--log", tmp_path / "log.jsonl"
+    )
     for wrong in (("--find-lr", "--out", model), ()):
         assert "give --out F, where the trained model goes, or --find-lr" in refused(
             "train", "mlp", "--data", "digits", *wrong

@@ -54,6 +54,9 @@ class TrainFiles:
         checkpoint = fit["checkpoint"]
         if (self.out_path is None) != self.find_lr:
             raise InputError("give --out F, where the trained model goes, or --find-lr, which trains nothing")
+        written = {"--checkpoint": checkpoint, "--log": fit["log"], "--step-out": self.step_out}
+        if self.find_lr and (idle := [option for option, path in written.items() if path is not None]):
+            raise InputError(f"--find-lr trains nothing, so nothing is written for {', '.join(idle)}")
         if fit["resume"] and checkpoint is None:
             raise InputError("--resume needs --checkpoint F, the file to go on from")
         if fit["resume"] and self.overwrite:

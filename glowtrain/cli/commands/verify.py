@@ -29,6 +29,7 @@ from glowtrain.cli.terminal.records import From, Given
 from glowtrain.compiler.service import in_bytes, options_for
 from glowtrain.errors import InputError
 from glowtrain.graph import Template
+from glowtrain.losses.classification import BALANCED
 from glowtrain.presentation.messages import plural
 from glowtrain.stages import Facts, Options
 from glowtrain.trainer.settings import TrainingSettings
@@ -123,6 +124,8 @@ def verify(
     """
     require_train(context, train=train, others=("steps",))
     others.check(context)
+    if settings["class_weight"] == BALANCED:
+        raise InputError("--class-weight balanced follows from labels, of which there are none: give numbers")
     file.import_modules()
     network = file.open(model)
     bound = batch_of(network, batch)

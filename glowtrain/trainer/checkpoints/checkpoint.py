@@ -198,6 +198,7 @@ def _is_position(value: Any) -> bool:
         and all(_is_whole(value[name]) and value[name] >= 0 for name in counts)
         and _is_number(value["loss_sum"])
         and _is_number(value.get("mass", 0.0))
+        and math.isfinite(value.get("mass", 0.0))
         and math.isfinite(value["loss_sum"])
     )
 
