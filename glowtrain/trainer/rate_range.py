@@ -18,10 +18,11 @@ from glowtrain.errors import InputError, NonFiniteError
 from glowtrain.presentation import figures
 from glowtrain.presentation.messages import plural
 from glowtrain.settings import values_of
-from glowtrain.trainer.checkpoints.files import check_writable, write_atomically
+from glowtrain.trainer.checkpoints.files import write_atomically
 from glowtrain.trainer.curves import file_format_of
 from glowtrain.trainer.feed import Data
 from glowtrain.trainer.fitting.moments import Moment
+from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -65,14 +66,21 @@ class RateRange:
         ends = f" from {self.rates[0]:.2g} to {self.rates[-1]:.2g}" if self.rates else ""
         return f"<RateRange: {plural(len(self.rates), 'rate')}{ends}, {self.stopped}; {said}>"
 
-    def plot(self, path: str | Path) -> None:
-        """Draw the losses over the rates as ``.png`` or ``.svg``. Needs matplotlib (the extra ``plot``).
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Draw the losses over the rates; with a ``path`` into that file, too: ``.png`` or ``.svg``. The figure is
+        matplotlib's (the extra ``plot``), and a notebook shows it.
 
-        Raises :class:`InputError` for another suffix, and :class:`CheckpointError` for what cannot be written.
+        Raises :class:`InputError` where no rate was tried, without matplotlib and for another suffix, and
+        :class:`CheckpointError` for what cannot be written.
         """
-        figures.check_drawing()
-        check_writable(Path(path))
-        write_atomically(Path(path), figures.picture(self._draw, 6.4, 3.6, file_format_of(Path(path))))
+        if not self.rates:
+            raise InputError(f"no rate was tried, so there is nothing to draw: {self.stopped}")
+        if path is not None:
+            check_plot(Path(path))
+        drawn = figures.figure(self._draw, 6.4, 3.6)
+        if path is not None:
+            write_atomically(Path(path), figures.saved(drawn, file_format_of(Path(path))))
+        return drawn
 
     def _draw(self, figure: Figure) -> None:
         axes = figure.subplots()

@@ -115,7 +115,7 @@ def test_what_cannot_be(settings: dict[str, Any], expected: str) -> None:
 
 def test_a_picture(tmp_path: Path) -> None:
     found = gt.find_learning_rate(trainer_of(), DATA, batch_size=8)
-    found.plot(tmp_path / "a.png")
+    assert found.plot(tmp_path / "a.png")._repr_png_() == found.plot()._repr_png_()  # type: ignore[attr-defined]
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     found.plot(tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text()
@@ -124,6 +124,8 @@ def test_a_picture(tmp_path: Path) -> None:
         for each in (">learning rate<", ">each batch<", ">smoothed<", f">suggested: {found.suggestion:.2g}<")
     )
     assert ">0.01<" in text
+    with pytest.raises(InputError, match="no rate was tried, so there is nothing to draw: the loss is NaN"):
+        RateRange([], [], "the loss is NaN").plot()
     with pytest.raises(InputError, match=r"\.png or \.svg"):
         found.plot(tmp_path / "a.gif")
 

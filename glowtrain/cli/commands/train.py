@@ -154,8 +154,8 @@ def _find_rate(trainer: Trainer, fed: Fed, fit: Given) -> None:
     """Say which learning rate the loss falls fastest at, and draw it."""
     result = find_learning_rate(trainer, fed.train, batch_size=fit["batch_size"])
     said = f"--lr {result.suggestion:.2g}" if result.suggestion is not None else "none, as the loss falls at no rate"
-    ends = f"{plural(len(result.rates), 'batch')} at rates from {result.rates[0]:.2g} to {result.rates[-1]:.2g}"
-    out.print(f"{ends}: {result.stopped}; suggested: {said}")
+    tried = f" at rates from {result.rates[0]:.2g} to {result.rates[-1]:.2g}" if result.rates else ""
+    out.print(f"{len(result.rates)} batches{tried}: {result.stopped}; suggested: {said}")
     if fit["plot"] is not None:
         result.plot(fit["plot"])
         out.print(f"wrote {fit['plot']}")
