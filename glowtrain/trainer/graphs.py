@@ -195,7 +195,7 @@ class TrainerGraphs:
         metrics = self.measures.means(trained, attached) if self.spec.measured_in_steps else {}
         parameters = self.selected(trained)
         return sharded_step(
-            trained, attached.value, attached.targets, parameters, self.optimizer, metrics, self.parts(parameters),
+            trained, attached.value, attached.targets, parameters, self.optimize, metrics, self.parts(parameters),
             sums=self.loss.over_examples == "sum",
         )  # fmt: skip
 

@@ -97,6 +97,25 @@ def test_metrics_of_training_and_sums_as_losses_are_those_of_one():
     assert on_ranks(4, run) == [alone] * 4
 
 
+def test_groups_penalties_constraints_means_and_balanced_classes_are_those_of_one():
+    settings = {
+        "groups": {"*.bias": {"lr_factor": 0.1}},
+        "regularize": {"linear.weight": gt.optim.L1(1e-2)},
+        "constraints": {"linear2.weight": gt.optim.MaxNorm(0.5)},
+        "ema": 0.9,
+        "loss": gt.losses.softmax_cross_entropy(class_weight="balanced"),
+    }
+    (alone,) = on_ranks(1, lambda _: fitted(**settings))
+    (plain,) = on_ranks(1, lambda _: fitted())
+    assert all(alone[0][name] != plain[0][name] for name in plain[0] if name.endswith(("weight", "bias")))
+    assert on_ranks(3, lambda _: fitted(**settings)) == [alone] * 3
+
+
+def test_weights_of_examples_are_refused():
+    with pytest.raises(InputError, match="weights of examples are of a whole batch"):
+        on_ranks(1, lambda _: trainer(sample_weight=True))
+
+
 def test_parts_of_parameters_are_trained_as_on_one():
     def run(_):
         return fitted(trainable=["linear.weight[:, :3]", "linear2.*"])
