@@ -28,6 +28,8 @@ from glowtrain.types import DType, TensorType, f32, f64, i64
 
 HYPER = "hyper."
 """Prefix of the names of the inputs that carry hyperparameters."""
+ACCUMULATED = "accumulated"
+"""The slot that adds up a parameter's gradients over micro-batches."""
 
 Slots = dict[str, Value]
 Overrides = Callable[[Variable], Mapping[str, float]]
@@ -181,8 +183,7 @@ class _Step:
         self.inputs = {name: Input(dtype[()], HYPER + group + name) for name in optimizer.hyper()}
         self.own_types = counts is not None
         self.count = _counter(group + STEP) if counts is None else None
-        self.micro = _counter(group + MICRO) if optimizer.accumulate > 1 else None
-        self.last = Equal()(self.micro, optimizer.accumulate - 1) if self.micro is not None else None
+        self.accumulation = Accumulation(optimizer.accumulate, group) if optimizer.accumulate > 1 else None
         self.t: Value = Cast(to=dtype)(self.count if counts is None else counts)
         self.h = self.numbers({})
 
@@ -212,13 +213,8 @@ class _Step:
         return Updates(tuple(self.inputs.values()), values)
 
     def averaged(self, parameter: Variable, gradient: Value, values: dict[Variable, Value]) -> Value:
-        """The mean gradient over the micro-batches so far; the running sum goes to ``<parameter>.accumulated``."""
-        if self.last is None:
-            return gradient
-        total = _slot(parameter, "accumulated", 0.0, parameter.type.with_dtype(gradient.dtype))
-        new = total + gradient
-        values[total] = Where()(self.last, 0.0, new)
-        return new * (1.0 / self.optimizer.accumulate)
+        """The gradient that an update is made of."""
+        return gradient if self.accumulation is None else self.accumulation.averaged(parameter, gradient, values)
 
     def clipped(self, gradients: Mapping[Variable, Value]) -> dict[Variable, Value]:
         """Gradients as ``clip_value`` and ``clip_norm`` ask."""
@@ -249,13 +245,42 @@ class _Step:
 
     def keep(self, variable: Variable, value: Value, values: dict[Variable, Value]) -> None:
         """Set an update that happens on the last micro-batch only."""
-        values[variable] = value if self.last is None else Where()(self.last, value, variable)
+        values[variable] = value if self.accumulation is None else self.accumulation.at_last(variable, value)
 
     def counters(self) -> dict[Variable, Value]:
-        if self.micro is None or self.last is None:
+        if self.accumulation is None:
             return {} if self.count is None else {self.count: self.count + 1}
-        micro: dict[Variable, Value] = {self.micro: Where()(self.last, 0, self.micro + 1)}
-        return micro if self.count is None else {self.count: self.count + Cast(to=i64)(self.last), **micro}
+        micro = self.accumulation.counted()
+        return micro if self.count is None else {self.count: self.count + Cast(to=i64)(self.accumulation.last), **micro}
+
+
+class Accumulation:
+    """Gradients averaged over ``count`` micro-batches, the last of which alone updates anything.
+
+    ``prefix`` begins the name of the variable that counts micro-batches since the last update.
+    """
+
+    def __init__(self, count: int, prefix: str = "") -> None:
+        self.count = count
+        self.micro = _counter(prefix + MICRO)
+        self.last: Value = Equal()(self.micro, count - 1)
+
+    def averaged(self, parameter: Variable, gradient: Value, values: dict[Variable, Value]) -> Value:
+        """The sum of the gradients so far, divided by the count of all; the sum goes to the variable
+        ``<parameter>.accumulated``."""
+        total = _slot(parameter, ACCUMULATED, 0.0, parameter.type.with_dtype(gradient.dtype))
+        new = total + gradient
+        values[total] = Where()(self.last, 0.0, new)
+        return new * (1.0 / self.count)
+
+    def at_last(self, variable: Variable, value: Value) -> Value:
+        """An update that happens on the last micro-batch only."""
+        result: Value = Where()(self.last, value, variable)
+        return result
+
+    def counted(self) -> dict[Variable, Value]:
+        """The update of the count."""
+        return {self.micro: Where()(self.last, 0, self.micro + 1)}
 
 
 def clipped(
