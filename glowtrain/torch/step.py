@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
 from itertools import count
 from threading import RLock
 from typing import Any, TypeVar
@@ -17,7 +15,6 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
 from glowtrain.bounded_cache import BoundedCache
@@ -26,21 +23,19 @@ from glowtrain.errors import InputError, UnpicklableError
 from glowtrain.forks import renew_in_children
 from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph
-from glowtrain.memory.resources import Resources
 from glowtrain.modes.training_and_inference import COUNTER
 from glowtrain.presentation.messages import kind_of, plural
-from glowtrain.settings import setting, takes
-from glowtrain.torch.loss import check_loss_function
+from glowtrain.settings import takes
 from glowtrain.torch.memory import array_of, check_device, is_plain
-from glowtrain.torch.module import check_module, original_of
+from glowtrain.torch.module import original_of
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
 from glowtrain.torch.step_for_shape import StepForShape
+from glowtrain.torch.step_spec import StepSpec
 from glowtrain.torch.tracing.source_locations import warn_caller
 from glowtrain.torch.watching.captured import CapturedTensors
 from glowtrain.torch.watching.guard import Watch
 from glowtrain.torch.watching.python_reads import PythonReads
 
-LossFunction = Callable[..., Any]
 Result = TypeVar("Result")
 UNGIVEN = "{} requires a gradient, which a step does not give: detach() it"
 LOGGER = logging.getLogger(__name__)
@@ -50,36 +45,6 @@ FEW = 3
 
 class RecompilationWarning(UserWarning):
     """A step is compiled again and again, for values that could be tensors or for too many shapes."""
-
-
-@dataclass(frozen=True)
-class StepSpec(Resources):
-    """The arguments of :func:`compile_step`. Raises :class:`InputError` for modules, losses and settings that do not
-    fit."""
-
-    module: torch.nn.Module
-    loss_fn: LossFunction
-    optimizer: torch.optim.Optimizer
-    _: KW_ONLY
-    targets: int = setting(
-        1,
-        "How many of a step's last arguments go to the loss, after what the module makes of the others.",
-        "With 0 the loss is loss_fn(module, *batch): for losses that call the module themselves, several times or with "
-        "gradients of it (torch.autograd.grad).",
-    )
-    clip_norm: float | None = setting(None, "What torch.nn.utils.clip_grad_norm_ does, to this norm.")
-    clip_value: float | None = setting(None, "What torch.nn.utils.clip_grad_value_ does.")
-    backend: str | Backend = "cpu"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_module(self.module)
-        check_loss_function(self.loss_fn)
-        if self.targets < 0:
-            raise InputError(f"targets must be a number of arguments from 0 up, not {self.targets!r}")
-        for name, bound in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
-            if bound is not None and not 0 < bound < math.inf:
-                raise InputError(f"{name} must be a positive number, not {bound!r}")
 
 
 @takes(StepSpec)

@@ -1,0 +1,49 @@
+"""The arguments of a compiled step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import torch
+
+from glowtrain.backends.base import Backend
+from glowtrain.errors import InputError
+from glowtrain.memory.resources import Resources
+from glowtrain.settings import setting
+from glowtrain.torch.loss import check_loss_function
+from glowtrain.torch.module import check_module
+
+LossFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class StepSpec(Resources):
+    """The arguments of :func:`compile_step`. Raises :class:`InputError` for modules, losses and settings that do not
+    fit."""
+
+    module: torch.nn.Module
+    loss_fn: LossFunction
+    optimizer: torch.optim.Optimizer
+    _: KW_ONLY
+    targets: int = setting(
+        1,
+        "How many of a step's last arguments go to the loss, after what the module makes of the others.",
+        "With 0 the loss is loss_fn(module, *batch): for losses that call the module themselves, several times or with "
+        "gradients of it (torch.autograd.grad).",
+    )
+    clip_norm: float | None = setting(None, "What torch.nn.utils.clip_grad_norm_ does, to this norm.")
+    clip_value: float | None = setting(None, "What torch.nn.utils.clip_grad_value_ does.")
+    backend: str | Backend = "cpu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_module(self.module)
+        check_loss_function(self.loss_fn)
+        if self.targets < 0:
+            raise InputError(f"targets must be a number of arguments from 0 up, not {self.targets!r}")
+        for name, bound in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
+            if bound is not None and not 0 < bound < math.inf:
+                raise InputError(f"{name} must be a positive number, not {bound!r}")
