@@ -27,10 +27,12 @@ STEP, MICRO = "optimizer.step", "optimizer.micro"
 
 @dataclass(frozen=True)
 class Updates:
-    """What an optimizer makes of gradients: the inputs it reads (hyperparameters) and new values of variables."""
+    """What an optimizer makes of gradients: the inputs it reads (hyperparameters), new values of variables, and what
+    the step gives besides the loss, whatever the loss is."""
 
     inputs: tuple[Input, ...] = ()
     values: Mapping[Variable, Value] = field(default_factory=dict)
+    outputs: Mapping[str, Value] = field(default_factory=dict)
 
 
 Optimize = Callable[[Mapping[Variable, Value]], Updates]
@@ -75,7 +77,7 @@ def training_graph(
         raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")
     optimizer = optimize(parts.trained(found))
     updates = parts.updates(guarded({**model.updates, **optimizer.values}, loss))
-    outputs = {LOSS: loss, **(metrics or {})}
+    outputs = {LOSS: loss, **(metrics or {}), **optimizer.outputs}
     inputs = (*model.inputs, *targets, *optimizer.inputs)
     step = parts.read_from_whole(Graph(inputs, outputs, updates, f"{model.name}.step"))
     _check_names(step)

@@ -19,12 +19,15 @@ import torch
 from glowtrain.errors import InputError
 from glowtrain.grad.training import Updates
 from glowtrain.graph import Input, Value, Variable, constant
+from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.indexing.gather import Gather
+from glowtrain.ops.reduce.reduction import accumulator, as_dtype
 from glowtrain.optim import HYPER, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSProp
-from glowtrain.optim.optimizer import clipped, widest
+from glowtrain.optim.optimizer import Accumulation, clipped, widest
 from glowtrain.presentation.messages import kind_of
 from glowtrain.torch.dtypes import THEIRS
 from glowtrain.torch.memory import address, tensor_of
+from glowtrain.torch.step_spec import StepSpec
 from glowtrain.torch.watching.guard import Guard
 
 COUNT, PARAMETERS = "step", "params"
@@ -175,13 +178,13 @@ class GroupedUpdates:
     ``names`` are the module's for the optimizer's parameters, by their identity.
     """
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, names: Mapping[int, str], clip_norm: float | None = None,
-        clip_value: float | None = None,
-    ) -> None:  # fmt: skip
-        self.optimizer = optimizer
+    def __init__(self, names: Mapping[int, str], spec: StepSpec) -> None:
+        self.optimizer = optimizer = spec.optimizer
         self.kind = kind_of_optimizer(optimizer)
-        self.bounds = {CLIP_NORM: clip_norm, CLIP_VALUE: clip_value}
+        self.bounds = {CLIP_NORM: spec.clip_norm, CLIP_VALUE: spec.clip_value}
+        self.accumulate, self.gradients = spec.accumulate, spec.gradients
+        self.reached: tuple[str, ...] = ()
+        """The names of the parameters that get gradients, in the order of the outputs that are these."""
         self.groups = [self._group(number, entry, names) for number, entry in enumerate(optimizer.param_groups)]
         self._states: list[dict[Any, Any]] = []
         """What the optimizer keeps for its parameters."""
@@ -204,14 +207,29 @@ class GroupedUpdates:
     def __call__(self, gradients: Mapping[Variable, Value]) -> Updates:
         dtype = widest(gradients)
         bounds = {name: Input(dtype[()], HYPER + name) for name, bound in self.bounds.items() if bound is not None}
-        gradients = clipped(gradients, bounds.get(CLIP_VALUE), bounds.get(CLIP_NORM), dtype)
+        window = Accumulation(self.accumulate) if self.accumulate > 1 else None
+        sums: dict[Variable, Value] = {}
+        if window is not None:
+            wide = {p: as_dtype(gradient, accumulator(p.dtype)) for p, gradient in gradients.items()}
+            gradients = {p: window.averaged(p, gradient, sums) for p, gradient in wide.items()}
+        final = clipped(gradients, bounds.get(CLIP_VALUE), bounds.get(CLIP_NORM), dtype)
         inputs: list[Input] = list(bounds.values())
         values: dict[Variable, Value] = {}
         for group in self.groups:
-            updates = self._updates(group, gradients)
+            updates = self._updates(group, final)
             inputs += updates.inputs
             values.update(updates.values)
-        return Updates(tuple(inputs), values)
+        self.reached = tuple(p.name for p in gradients)
+        if window is None:
+            return Updates(tuple(inputs), values, self._reported(final))
+        values = {variable: window.at_last(variable, value) for variable, value in values.items()}
+        shown = {p: Where()(window.last, gradient, gradients[p]) for p, gradient in final.items()}
+        return Updates(tuple(inputs), {**values, **sums, **window.counted()}, self._reported(shown))
+
+    def _reported(self, gradients: Mapping[Variable, Value]) -> dict[str, Value]:
+        """Gradients as outputs of the step, where they are wanted."""
+        wanted = gradients.items() if self.gradients else ()
+        return {f"gradient{number}": as_dtype(value, p.dtype) for number, (p, value) in enumerate(wanted)}
 
     def _updates(self, group: ParameterGroup, gradients: Mapping[Variable, Value]) -> Updates:
         """Those of a group, for what gets gradients."""

@@ -21,11 +21,14 @@ from glowtrain.bounded_cache import BoundedCache
 from glowtrain.compiler.function import SPECIALISATIONS
 from glowtrain.errors import InputError, UnpicklableError
 from glowtrain.forks import renew_in_children
-from glowtrain.grad.training import LOSS
+from glowtrain.grad.training import LOSS, MICRO
 from glowtrain.graph import Graph
 from glowtrain.modes.training_and_inference import COUNTER
+from glowtrain.ops.reduce.reduction import accumulator
+from glowtrain.optim.optimizer import ACCUMULATED
 from glowtrain.presentation.messages import kind_of, plural
 from glowtrain.settings import takes
+from glowtrain.torch.dtypes import OURS
 from glowtrain.torch.memory import array_of, check_device, is_plain
 from glowtrain.torch.module import original_of
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
@@ -35,6 +38,7 @@ from glowtrain.torch.tracing.source_locations import warn_caller
 from glowtrain.torch.watching.captured import CapturedTensors
 from glowtrain.torch.watching.guard import Watch
 from glowtrain.torch.watching.python_reads import PythonReads
+from glowtrain.types import Array, Shape
 
 Result = TypeVar("Result")
 UNGIVEN = "{} requires a gradient, which a step does not give: detach() it"
@@ -59,8 +63,8 @@ def compile_step(spec: StepSpec) -> CompiledStep:
     Learning rates and other numbers are read from ``optimizer.param_groups`` before each step, so schedulers work.
     Each shape of a batch is compiled when it is first met, and so is each mode (``train()``, ``eval()``,
     ``requires_grad_()``). Random numbers (dropout) come from a generator of ours with PyTorch's seed: other ones than
-    PyTorch's. A step runs on as many threads as PyTorch uses, where nothing else is said. Attributes ``grad`` are
-    neither read nor written.
+    PyTorch's. A step runs on as many threads as PyTorch uses, where nothing else is said. Attributes ``grad`` are not
+    read, and written with ``gradients=True`` alone.
 
     A loss that is NaN or infinite updates nothing, and warns once (:class:`NonFiniteLossWarning`).
 
@@ -89,6 +93,8 @@ class CompiledStep:
         self._advised: set[str] = set()
         self.draws = _first_draw(self.module)
         """The number of the next draw of random numbers, when it was last compiled anew."""
+        self._reached: tuple[str, ...] = ()
+        """The parameters for which the calls that wait have gradients."""
         self._turn = RLock()
         """One thread runs a step at a time."""
         renew_in_children(self)
@@ -115,7 +121,7 @@ class CompiledStep:
         self.watch = watch
         self.captured = CapturedTensors()
         self.draws = int(self.state.read(COUNTER)) if COUNTER in self.state else self.draws
-        self.state = State({})
+        self.state = State(self._accumulated())
         self._compiled: BoundedCache[StepForShape] = BoundedCache(SPECIALISATIONS)
         self._states: BoundedCache[tuple[int, PythonReads]] = BoundedCache(SPECIALISATIONS)
         """Numbers of what Python code was seen to read, with the values, whose identities must not be used again."""
@@ -125,6 +131,22 @@ class CompiledStep:
         """Those that were read."""
         self._numbers: defaultdict[Any, set[Any]] = defaultdict(set)
         """Numbers that were arguments, by what else the arguments were."""
+
+    def _accumulated(self) -> dict[str, Array]:
+        """What waits for the next update, of parameters that have the shapes and types that they had."""
+        slots = {f"{name}.{ACCUMULATED}": tensor for name, tensor in self.watch.tensors.items()}
+        present = {name: self.state.read(name) for name in (MICRO, *slots) if name in self.state}
+        return {
+            name: array
+            for name, array in present.items()
+            if name == MICRO or (array.shape, array.dtype) == _accumulator_of(slots[name])
+        }
+
+    @property
+    def pending(self) -> int:
+        """How many calls have gradients that wait for the next update, with ``accumulate=``; 0 just after one."""
+        with self._turn:
+            return int(self.state.read(MICRO)) if MICRO in self.state else 0
 
     @property
     def modules(self) -> dict[str, torch.nn.Module]:
@@ -139,7 +161,8 @@ class CompiledStep:
         shapes = list(dict.fromkeys(f"({compiled.described})" for compiled in self._compiled.values()))
         shown = ", ".join(shapes[-FEW:]) + (f" and {len(shapes) - FEW} more" if len(shapes) > FEW else "")
         trained = f"{type(self.module).__name__} by {type(self.optimizer).__name__}"
-        return f"<compiled step of {trained}, {f'compiled for {shown}' if shapes else 'not called yet'}>"
+        waiting = f", {self.pending} of {self.spec.accumulate} calls wait" if self.spec.accumulate > 1 else ""
+        return f"<compiled step of {trained}, {f'compiled for {shown}' if shapes else 'not called yet'}{waiting}>"
 
     def __call__(self, *batch: Any, **named: Any) -> Any:
         """Train on one batch."""
@@ -155,7 +178,21 @@ class CompiledStep:
 
     def _run(self, batch: Sequence[Any], run: Callable[[StepForShape, Sequence[Any]], Result]) -> Result:
         with self._turn:
-            return run(*self._for(batch))
+            compiled, leaves = self._for(batch)
+            if self.spec.accumulate > 1 and compiled.updates.reached != self._reached:
+                self._begin_window(compiled.updates.reached)
+            return run(compiled, leaves)
+
+    def _begin_window(self, reached: tuple[str, ...]) -> None:
+        """Raise :class:`InputError` where a call has gradients for other parameters than those whose update waits."""
+        others = {*reached} ^ {*self._reached}
+        if others and self.pending:
+            names = ", ".join(sorted(others))
+            raise InputError(
+                f"with accumulate={self.spec.accumulate} all calls of one update must have gradients for the same "
+                f"parameters, and only some have for {names}: {plural(self.pending, 'call')} wait for the others"
+            )
+        self._reached = reached
 
     def _for(self, batch: Sequence[Any]) -> tuple[StepForShape, Sequence[Any]]:
         """The step for batches like this one, and the batch's tensors and numbers."""
@@ -262,6 +299,11 @@ class CompiledStep:
             if variable.name in self.state:  # eager steps may have made the first update of some
                 self.state.write(variable.name, np.maximum(self.state.read(variable.name), variable.initial))
         return [tensors[variable.name] for variable in graph.updates if variable.name in tensors]
+
+
+def _accumulator_of(parameter: torch.Tensor) -> tuple[Shape, np.dtype[Any]]:
+    """Shape and type of a parameter's gradients, added up."""
+    return tuple(parameter.shape), accumulator(OURS[parameter.dtype]).numpy
 
 
 _STEPS: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()

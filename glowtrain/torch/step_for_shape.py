@@ -63,7 +63,7 @@ class StepForShape:
 
     def __init__(self, step: CompiledStep, batch: Sequence[Any]) -> None:
         self.optimizer = step.optimizer
-        self.updates = GroupedUpdates(step.optimizer, step.names, step.spec.clip_norm, step.spec.clip_value)
+        self.updates = GroupedUpdates(step.names, step.spec)
         graph, self.structure = _step_graph(step, batch, self.updates)
         self.changed = step.borrow(graph, self.updates)
         options = replace(options_for(graph, step.spec, step.backend.facts), row_major_variables=True)
@@ -80,6 +80,7 @@ class StepForShape:
         self.addresses = {name: address_of(number) for name, number in self.numbers.items()}
         self.results = Allocation([value.type for value in graph.outputs.values()])
         self.result_names = list(graph.outputs)
+        self.graded = _graded(step, self.updates)
         own = set(map(id, step.watch.tensors.values()))
         self.noticed = [tensor for tensor in self.changed if id(tensor) in own]
         """The changed tensors that autograd may have kept: the optimizer's state, none differentiates through."""
@@ -152,11 +153,23 @@ class StepForShape:
             self.live = any(map(_is_live, self.settings))
 
     def _returned(self, results: Sequence[torch.Tensor]) -> Any:
+        if self.graded:
+            count = len(self.updates.reached)
+            results, gradients = results[:-count], results[-count:]
+            for parameter, number in self.graded:
+                parameter.grad = None if number is None else gradients[number]
         loss = results[0].item()
         if not math.isfinite(loss) and not self.warned:
             self.warned = True
             warn_caller(f"the loss is {loss}: such a step updates nothing", NonFiniteLossWarning)
         return results[0] if len(results) == 1 else pytree.tree_unflatten(list(results), self.structure)
+
+
+def _graded(step: CompiledStep, updates: GroupedUpdates) -> list[tuple[torch.Tensor, int | None]]:
+    """The optimizer's parameters, if their gradients are wanted, each with the number of its own, if it has one."""
+    numbers = {name: number for number, name in enumerate(updates.reached)}
+    parameters = [each for group in step.optimizer.param_groups for each in group[PARAMETERS]]
+    return [(each, numbers.get(step.names[id(each)])) for each in parameters if step.spec.gradients]
 
 
 def _is_live(group: Mapping[str, Any]) -> bool:

@@ -36,6 +36,17 @@ class StepSpec(Resources):
     )
     clip_norm: float | None = setting(None, "What torch.nn.utils.clip_grad_norm_ does, to this norm.")
     clip_value: float | None = setting(None, "What torch.nn.utils.clip_grad_value_ does.")
+    accumulate: int = setting(
+        1,
+        "How many calls make one update, of the mean of their gradients.",
+        "What (loss / N).backward() in N calls and then optimizer.step() do. pending says how many calls wait.",
+    )
+    gradients: bool = setting(
+        False,
+        "Leave the gradients in the attribute grad of the optimizer's parameters, for logging.",
+        "They are what the update is made of, clipped, in new tensors at each call, as zero_grad() and backward() leave "
+        "them. Do not call optimizer.step() besides.",
+    )
     backend: str | Backend = "cpu"
 
     def __post_init__(self) -> None:
@@ -44,6 +55,8 @@ class StepSpec(Resources):
         check_loss_function(self.loss_fn)
         if self.targets < 0:
             raise InputError(f"targets must be a number of arguments from 0 up, not {self.targets!r}")
+        if type(self.accumulate) is not int or self.accumulate < 1:
+            raise InputError(f"accumulate must be a number of calls from 1 up, not {self.accumulate!r}")
         for name, bound in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
             if bound is not None and not 0 < bound < math.inf:
                 raise InputError(f"{name} must be a positive number, not {bound!r}")
