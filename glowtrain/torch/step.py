@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import count
 from threading import RLock
@@ -32,9 +31,10 @@ from glowtrain.torch.dtypes import OURS
 from glowtrain.torch.memory import array_of, check_device, is_plain
 from glowtrain.torch.module import original_of
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
+from glowtrain.torch.progress import spinner
+from glowtrain.torch.recompilations import Recompilations, named_leaves
 from glowtrain.torch.step_for_shape import StepForShape
 from glowtrain.torch.step_spec import StepSpec
-from glowtrain.torch.tracing.source_locations import warn_caller
 from glowtrain.torch.watching.captured import CapturedTensors
 from glowtrain.torch.watching.guard import Watch
 from glowtrain.torch.watching.python_reads import PythonReads
@@ -43,12 +43,8 @@ from glowtrain.types import Array, Shape
 Result = TypeVar("Result")
 UNGIVEN = "{} requires a gradient, which a step does not give: detach() it"
 LOGGER = logging.getLogger(__name__)
-FEW = 3
-"""Values of a number or an attribute for which a step is compiled without a word."""
-
-
-class RecompilationWarning(UserWarning):
-    """A step is compiled again and again, for values that could be tensors or for too many shapes."""
+SHOWN = 3
+"""Shapes that a step says it is compiled for."""
 
 
 @takes(StepSpec)
@@ -90,7 +86,7 @@ class CompiledStep:
         self.state = State({})
         self.reads = PythonReads((self.loss_fn, self.module))
         """What Python code reads, as it is in this state."""
-        self._advised: set[str] = set()
+        self.recompilations = Recompilations()
         self.draws = _first_draw(self.module)
         """The number of the next draw of random numbers, when it was last compiled anew."""
         self._reached: tuple[str, ...] = ()
@@ -127,10 +123,7 @@ class CompiledStep:
         """Numbers of what Python code was seen to read, with the values, whose identities must not be used again."""
         self._state_numbers = count()
         self._state = self._number_of_state()
-        self._values: defaultdict[str, set[Any]] = defaultdict(set)
-        """Those that were read."""
-        self._numbers: defaultdict[Any, set[Any]] = defaultdict(set)
-        """Numbers that were arguments, by what else the arguments were."""
+        self.recompilations.forget()
 
     def _accumulated(self) -> dict[str, Array]:
         """What waits for the next update, of parameters that have the shapes and types that they had."""
@@ -159,7 +152,7 @@ class CompiledStep:
 
     def __repr__(self) -> str:
         shapes = list(dict.fromkeys(f"({compiled.described})" for compiled in self._compiled.values()))
-        shown = ", ".join(shapes[-FEW:]) + (f" and {len(shapes) - FEW} more" if len(shapes) > FEW else "")
+        shown = ", ".join(shapes[-SHOWN:]) + (f" and {len(shapes) - SHOWN} more" if len(shapes) > SHOWN else "")
         trained = f"{type(self.module).__name__} by {type(self.optimizer).__name__}"
         waiting = f", {self.pending} of {self.spec.accumulate} calls wait" if self.spec.accumulate > 1 else ""
         return f"<compiled step of {trained}, {f'compiled for {shown}' if shapes else 'not called yet'}{waiting}>"
@@ -225,27 +218,13 @@ class CompiledStep:
         """Python code would read other values now. Each state of them has steps of its own."""
         before, self.reads = self.reads, PythonReads((self.loss_fn, self.module))
         self._state = self._number_of_state()
-        for label, value in self.reads.key if self.reads.key != before.key else ():
-            self._values[label].add(value) if len(self._values[label]) <= FEW else None
-        changes = [label for label in self.reads.changes(before) if len(self._values[label]) > FEW]
-        if changes:
-            self._advise(
-                "values",
-                f"{', '.join(changes)} had more than {FEW} values by now, and the step is compiled for each, "
-                "as Python code runs only while a step is compiled: make a tensor of it (a buffer, or an argument of "
-                "the step that the loss gets, with targets=)",
-            )
+        if self.reads.key != before.key:
+            self.recompilations.read(self.reads.key, self.reads.changes(before))
 
     def _number_of_state(self) -> int:
         number, _ = self._states.get(self.reads.key) or (next(self._state_numbers), None)
         self._states.put(self.reads.key, (number, self.reads))
         return number
-
-    def _advise(self, cause: str, advice: str) -> None:
-        """Warn once of each cause of recompilations."""
-        if cause not in self._advised:
-            self._advised.add(cause)
-            warn_caller(advice, RecompilationWarning)
 
     def _compile(self, key: Any, batch: Sequence[Any]) -> StepForShape:
         if len(batch) <= self.targets and self.targets:
@@ -253,34 +232,18 @@ class CompiledStep:
                 f"a step takes the module's arguments and then {plural(self.targets, 'target')} for the loss, not "
                 f"{plural(len(batch), 'argument')} in all; targets= says how many go to the loss alone"
             )
-        for number, value in enumerate(batch):
-            for leaf in pytree.tree_leaves(value):
-                _check_input(f"argument {number} of the step", leaf)
-        self._count_numbers(pytree.tree_leaves(batch))
-        LOGGER.info("compiling a step of %s for its next shape, mode or state", type(self.module).__name__)
+        for name, leaf in named_leaves(batch):
+            _check_input(f"{name} of the step", leaf)
+        self.recompilations.compile(batch)
+        title = f"compiling a step of {type(self.module).__name__} for ({_described(batch)})"
+        LOGGER.info(title)
         began = time.perf_counter()
-        compiled = StepForShape(self, batch)
+        with spinner(f"{title}, specialisation {len(self._compiled) + 1}"):
+            compiled = StepForShape(self, batch)
         LOGGER.info("traced and differentiated for (%s) in %.1f s", compiled.described, time.perf_counter() - began)
         if self._compiled.put(key, compiled):
-            self._advise(
-                "shapes",
-                f"steps are compiled for more than {self._compiled.limit} shapes of batches: each one more drops the "
-                "one that was used longest ago, which is compiled again when it is met again. Pad batches to a few "
-                "sizes, or leave out the last smaller one (DataLoader(drop_last=True))",
-            )
+            self.recompilations.drop(self._compiled.limit)
         return compiled
-
-    def _count_numbers(self, leaves: Sequence[Any]) -> None:
-        """Warn of numbers as arguments that have many values."""
-        numbers = [leaf for leaf in leaves if isinstance(leaf, (int, float)) and not isinstance(leaf, bool)]
-        met = self._numbers[tuple(leaf.shape if isinstance(leaf, torch.Tensor) else type(leaf) for leaf in leaves)]
-        met.add(repr(numbers)) if len(met) < FEW else None
-        if len(met) == FEW:
-            self._advise(
-                "numbers",
-                f"a number among the step's arguments had {FEW} values, the last one {numbers}, and the step is "
-                "compiled for each: pass torch.tensor(value), which is compiled once",
-            )
 
     def loss(self, *batch: Any) -> Any:
         """What the loss function makes of a batch, by PyTorch."""
@@ -361,6 +324,12 @@ def _key(value: Any) -> Any:
         return value.shape, value.dtype, value.requires_grad, value.device, value.layout, kind
     _check_input("an argument of the step", value)
     return type(value), repr(value)  # -0.0 is no 0.0
+
+
+def _described(batch: Sequence[Any]) -> str:
+    """The tensors of a batch, also those that a step cannot take."""
+    tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    return ", ".join(f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for each in tensors)
 
 
 def _check_input(what: str, value: Any) -> None:

@@ -44,8 +44,8 @@ class StepSpec(Resources):
     gradients: bool = setting(
         False,
         "Leave the gradients in the attribute grad of the optimizer's parameters, for logging.",
-        "They are what the update is made of, clipped, in new tensors at each call, as zero_grad() and backward() leave "
-        "them. Do not call optimizer.step() besides.",
+        "They are what the update is made of, clipped, in new tensors at each call, as zero_grad() and backward() "
+        "leave them. Do not call optimizer.step() besides.",
     )
     backend: str | Backend = "cpu"
 

@@ -17,6 +17,8 @@ PLAIN = (int, float, complex, str, bytes, type(None))
 """What modules count and remember beside tensors."""
 STANDARD = frozenset(vars(torch.nn.Module()))
 """Attributes of all modules: their tensors, submodules, hooks and modes."""
+FLAT = "_flat_weight"
+"""What the lists are called that LSTM, GRU and RNN keep their parameters in, besides."""
 Assigned = tuple[dict[str, Any], str, Any]
 
 
@@ -34,7 +36,7 @@ class Attributes:
         if id(module) not in self._parts:
             now = vars(module)
             self._parts[id(module)] = path, now, now.copy()
-            self._take(value for name, value in now.items() if name not in STANDARD)
+            self._take(value for name, value in now.items() if not _is_pytorchs(name))
 
     def _take(self, values: Iterable[Any]) -> None:
         for value in values:
@@ -57,14 +59,14 @@ class Attributes:
             f"{path}.{name}"
             for path, _, before in self._parts.values()
             for name, value in before.items()
-            if name not in STANDARD and self._is_changed(value)
+            if not _is_pytorchs(name) and self._is_changed(value)
         ]
         return [*dict.fromkeys([*replaced, *filled])]
 
     def _differing(self) -> Iterator[tuple[str, dict[str, Any], str, Any]]:
         for path, now, before in self._parts.values():
             for name, value in now.items():
-                if name not in STANDARD and (name not in before or value is not before[name]):
+                if not _is_pytorchs(name) and (name not in before or value is not before[name]):
                     yield path, now, name, value
 
     def _is_changed(self, value: Any) -> bool:
@@ -84,6 +86,11 @@ class Attributes:
             if [*map(id, _elements(container))] != [*map(id, _elements(before))]:
                 container.clear()
                 (container.update if isinstance(container, (dict, set)) else container.extend)(before)
+
+
+def _is_pytorchs(name: str) -> bool:
+    """Whether an attribute is PyTorch's own: what layers make of their parameters anew, as a trace replaces these."""
+    return name in STANDARD or name.startswith(FLAT)
 
 
 def _is_plain(value: Any) -> bool:
