@@ -189,8 +189,6 @@ class CompiledStep:
 
     def _for(self, batch: Sequence[Any]) -> tuple[StepForShape, Sequence[Any]]:
         """The step for batches like this one, and the batch's tensors and numbers."""
-        if torch.is_autocast_enabled("cpu"):
-            raise InputError("a step does not run under autocast: convert the module instead, with .to(torch.bfloat16)")
         if torch.is_inference_mode_enabled():
             raise InputError("a step trains, which inference_mode() forbids: call it outside")
         if not self.reads.unchanged:
@@ -212,7 +210,8 @@ class CompiledStep:
 
     def _key(self, leaves: Sequence[Any], structure: Any) -> Sequence[Any]:
         """What decides about the step beside what is watched."""
-        return (self._state, self.watch.flags, torch.get_default_dtype(), structure, *map(_key, leaves))
+        narrow = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        return (self._state, self.watch.flags, torch.get_default_dtype(), narrow, structure, *map(_key, leaves))
 
     def _read_anew(self) -> None:
         """Python code would read other values now. Each state of them has steps of its own."""

@@ -15,6 +15,7 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -268,10 +269,14 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
     be traced: control flow that depends on elements, calls out of PyTorch.
     """
     try:
-        with compile_lock, torch.enable_grad(), quiet() as said, traceable(forward_only=computation.forward_only):
+        with (
+            compile_lock, torch.enable_grad(), quiet() as said, traceable(forward_only=computation.forward_only),
+            _autocast_uncached(),
+        ):  # fmt: skip
             program = torch.export.export(computation, tuple(examples), strict=False)
             _check_attributes(program, " ".join(str(warning.message) for warning in said))
-            if not _is_functional(program) or _missing(program):
+            # the casts of autocast around it come with the decomposition
+            if torch.is_autocast_enabled("cpu") or not _is_functional(program) or _missing(program):
                 program = program.run_decompositions(_decompositions())
     except InputError:
         raise
@@ -290,6 +295,17 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
             "the module changes one of its inputs in place: compute a new tensor, or change a clone of the input"
         )
     return trace
+
+
+@contextmanager
+def _autocast_uncached() -> Iterator[None]:
+    """Within, autocast casts a weight for each use: a cast of one trace must not be met in another."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 @cache
