@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.errors import GlowtrainError, ModelError, UnsupportedOperatorError
 from glowtrain.grad.reverse import pullback
-from glowtrain.graph import Node, Value, constant
+from glowtrain.graph import Input, Node, Value, Variable, constant
 from glowtrain.graph.modules import path
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import layers
@@ -106,15 +106,18 @@ def _called(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], random: Dr
     try:
         result = _reading(node)(call, *args, **kwargs)
     except GlowtrainError as error:
-        raise ModelError(f"{_where(node, prefix)}: {error}{_advice(args)}") from error
+        raise ModelError(f"{_where(node, prefix)}: {_mixed(args) or error}") from error
     _check_type(call, result, prefix)
     return result
 
 
-def _advice(args: Sequence[Any]) -> str:
-    """What to do about operands of several types of floats, which PyTorch refuses, too."""
-    types = dict.fromkeys(str(value.dtype) for value in args if isinstance(value, Value) and value.dtype.is_float)
-    return f"; its operands are {' and '.join(types)}: convert one, as x.float() makes f32" if len(types) > 1 else ""
+def _mixed(args: Sequence[Any]) -> str:
+    """What to do about operands of several types of floats, which PyTorch refuses, too; '' for others."""
+    floats = [value for value in args if isinstance(value, Value) and value.dtype.is_float]
+    if len({value.dtype for value in floats}) < 2:
+        return ""
+    named = [f"{value.type} ({value.name})" if isinstance(value, Input | Variable) else value.type for value in floats]
+    return f"its operands are {', '.join(map(str, named))}: convert one, as x.float() makes f32 and module.double() f64"
 
 
 def _reading(node: torch.fx.Node) -> Callable[..., Any]:

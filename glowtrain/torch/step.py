@@ -35,6 +35,7 @@ from glowtrain.torch.progress import spinner
 from glowtrain.torch.recompilations import Recompilations, named_leaves
 from glowtrain.torch.step_for_shape import StepForShape
 from glowtrain.torch.step_spec import StepSpec
+from glowtrain.torch.tracing.source_locations import loaded_by_caller, warn_caller
 from glowtrain.torch.watching.captured import CapturedTensors
 from glowtrain.torch.watching.guard import Watch
 from glowtrain.torch.watching.python_reads import PythonReads
@@ -43,8 +44,14 @@ from glowtrain.types import Array, Shape
 Result = TypeVar("Result")
 UNGIVEN = "{} requires a gradient, which a step does not give: detach() it"
 LOGGER = logging.getLogger(__name__)
+CLIPPING = {"clip_grad_norm_": "clip_norm", "clip_grad_value_": "clip_value"}
+"""PyTorch's functions, and the settings that do the same in a step."""
 SHOWN = 3
 """Shapes that a step says it is compiled for."""
+
+
+class IneffectiveClippingWarning(UserWarning):
+    """Whoever calls a step clips gradients, too, which the step's update has not got."""
 
 
 @takes(StepSpec)
@@ -87,6 +94,7 @@ class CompiledStep:
         self.reads = PythonReads((self.loss_fn, self.module))
         """What Python code reads, as it is in this state."""
         self.recompilations = Recompilations()
+        self._clipping_said = False
         self.draws = _first_draw(self.module)
         """The number of the next draw of random numbers, when it was last compiled anew."""
         self._reached: tuple[str, ...] = ()
@@ -234,6 +242,7 @@ class CompiledStep:
         for name, leaf in named_leaves(batch):
             _check_input(f"{name} of the step", leaf)
         self.recompilations.compile(batch)
+        self._check_clipping()
         title = f"compiling a step of {type(self.module).__name__} for ({_described(batch)})"
         LOGGER.info(title)
         began = time.perf_counter()
@@ -243,6 +252,18 @@ class CompiledStep:
         if self._compiled.put(key, compiled):
             self.recompilations.drop(self._compiled.limit)
         return compiled
+
+    def _check_clipping(self) -> None:
+        """Warn of gradients that are clipped beside the step."""
+        calls = [name for name in loaded_by_caller(CLIPPING) if getattr(self.spec, CLIPPING[name]) is None]
+        if calls and not self._clipping_said:
+            self._clipping_said = True
+            settings = " and ".join(f"{CLIPPING[name]}=" for name in calls)
+            warn_caller(
+                f"{' and '.join(calls)} beside a compiled step does not clip its gradients, as the step has made its "
+                f"update by then: give {settings} to compile_step",
+                IneffectiveClippingWarning,
+            )
 
     def loss(self, *batch: Any) -> Any:
         """What the loss function makes of a batch, by PyTorch."""

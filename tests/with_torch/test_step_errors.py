@@ -106,8 +106,6 @@ def test_batches_that_do_not_fit() -> None:
     assert "torch.from_numpy" in refusal(lambda: step(x.numpy(), y))
     assert "0 to 2" in refusal(lambda: step(x, y + 1))
     assert "the module's arguments and then 1 target for the loss, not 1 argument in all" in refusal(lambda: step(x))
-    with torch.autocast("cpu"):
-        assert "does not run under autocast" in refusal(lambda: step(x, y))
 
 
 def test_a_wrong_shape_names_the_module_and_the_line() -> None:
@@ -169,7 +167,7 @@ def test_what_cannot_be_traced() -> None:
 
 
 def test_what_is_left_to_pytorch_says_how() -> None:
-    """Covariances and CTC ask for elements or have no compiled form; torch.cond chooses by elements."""
+    """Comparisons and CTC ask for elements or have no compiled form; torch.cond chooses by elements."""
 
     class Chooses(nn.Module):
         def __init__(self) -> None:
@@ -186,8 +184,12 @@ def test_what_is_left_to_pytorch_says_how() -> None:
 
     x, y = torch.ones(8, 4), torch.zeros(8, 3)
     for module, loss, words in (
-        (nn.Linear(4, 3), lambda scores, target: torch.cov(scores.T).sum(), "equal.default has no compiled form"),
-        (nn.Linear(4, 3), ctc, "ctc_loss.Tensor has no compiled form"),
+        (
+            nn.Linear(4, 3),
+            lambda scores, target: 1.0 * torch.allclose(scores, target),
+            " allclose has no compiled form",
+        ),
+        (nn.Linear(4, 3), ctc, " ctc_loss has no compiled form"),
         (Chooses(), mse_loss, "compute both, and take one by torch.where"),
     ):
         said = refusal(lambda: compiled(module, loss)(x, y))  # noqa: B023
@@ -199,4 +201,5 @@ def test_operands_of_two_types_say_which() -> None:
     said = refusal(
         lambda: compiled(nn.Linear(4, 3), mse_loss)(torch.ones(8, 4, dtype=torch.float64), torch.zeros(8, 3))
     )
-    assert "its operands are f64 and f32: convert one, as x.float() makes f32" in said
+    assert "its operands are f64[8,4] (input0), f32[3,4] (weight), f32[3] (bias): convert one, as x.float()" in said
+    assert "Gemm" not in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -118,6 +119,57 @@ def test_distributions() -> None:
     expected = loss_fn(module(X), Y).item()
     assert float(compiled(module, loss_fn)(X, Y)) == pytest.approx(expected, rel=1e-4)
     assert torch.distributions.Distribution._validate_args == before
+
+
+FREQUENCIES, WEIGHTS = torch.tensor([1, 0, 2, 1, 3]), torch.tensor([0.5, 1.0, 0.2, 2.0, 1.0])
+COVARIANCES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cov": lambda x: torch.cov(x.T),
+    "population": lambda x: x.T.cov(correction=0),
+    "weights": lambda x: torch.cov(x.T, aweights=WEIGHTS),
+    "frequencies": lambda x: torch.cov(x.T, correction=2, fweights=FREQUENCIES),
+    "both": lambda x: torch.cov(x.T, fweights=FREQUENCIES, aweights=WEIGHTS),
+    "one variable": lambda x: torch.cov(x[:, 0]),
+    "no degree of freedom": lambda x: torch.cov(x.T, correction=5).isinf().all() + x.sum(),
+    "corrcoef": lambda x: torch.corrcoef(x.T),
+    "corrcoef of one": lambda x: x[:, 0].corrcoef() + x.sum(),
+}
+
+
+@pytest.mark.parametrize("of", COVARIANCES.values(), ids=COVARIANCES.keys())
+def test_covariances(of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def loss_fn(scores: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        found = of(scores)
+        return (found * torch.arange(found.numel()).reshape(found.shape)).square().sum() + found.sum()
+
+    module, optimizer, other, theirs = twins(nn.Linear(6, 3).double(), lambda ps: torch.optim.SGD(ps, 1e-4))
+    step = gtt.compile_step(module, loss_fn, optimizer)
+    for _ in range(3):
+        expected = eager_step(other, loss_fn, theirs, (X.double(), Y))
+        assert float(step(X.double(), Y)) == pytest.approx(float(expected), rel=1e-6)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-6
+
+
+def _clipped_after(step: gtt.CompiledStep) -> None:
+    for _ in range(2):
+        step(X, Y)
+        torch.nn.utils.clip_grad_norm_(step.module.parameters(), 1.0)
+
+
+def _imported_only(step: gtt.CompiledStep) -> None:
+    from torch.nn.utils import clip_grad_norm_  # noqa: F401  a script that has it for something else
+
+    step(X, Y)
+
+
+def test_clipping_beside_a_step_is_warned_of() -> None:
+    with pytest.warns(gtt.IneffectiveClippingWarning, match="clip_grad_norm_ beside .*: give clip_norm= to") as said:
+        _clipped_after(compiled(nn.Linear(6, 3)))
+    assert len(said) == 1
+    assert said[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _clipped_after(compiled(nn.Linear(6, 3), clip_norm=1.0))
+        _imported_only(compiled(nn.Linear(6, 3)))
 
 
 @pytest.mark.parametrize("transform", [torch.func.hessian, torch.func.jacrev])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import re
 import traceback
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,16 @@ def warn_caller(message: str, category: type[Warning]) -> None:
     while frame is not None and frame.f_code.co_filename.startswith(_OWN):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
+
+
+def loaded_by_caller(names: Collection[str]) -> list[str]:
+    """Those of the names that the code loads which called into this package."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    code = dis.get_instructions(frame.f_code) if frame is not None else ()
+    loaded = {each.argval for each in code if each.opname.startswith("LOAD") and isinstance(each.argval, str)}
+    return [name for name in names if name in loaded]
 
 
 def _innermost(frames: traceback.StackSummary) -> str:

@@ -8,6 +8,7 @@ are computed, which a trace of the forward computation would lose: they are refu
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
@@ -174,10 +175,35 @@ def _instance_norm(
     return instance_norm(x, mean, variance, weight, bias, use_input_stats, momentum, eps)
 
 
+def cov(
+    x: torch.Tensor, *, correction: int = 1, fweights: torch.Tensor | None = None, aweights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """torch.cov, which compares its weights by their elements."""
+    x = (x if x.is_floating_point() else x.to(torch.get_default_dtype())).reshape(-1, x.shape[-1] if x.dim() else 1)
+    given = [weights for weights in (fweights, aweights) if weights is not None]
+    weights = math.prod(given[1:], start=given[0]).to(x.dtype) if given else x.new_ones(x.shape[1])
+    total = weights.sum()
+    spread = 1.0 if aweights is None else (weights * aweights).sum() / total
+    divisor = (total - correction * spread).clamp(min=0)
+    centred = x - ((x * weights).sum(1) / total)[:, None]
+    return (centred @ (centred * weights).T / divisor).squeeze()
+
+
+def corrcoef(x: torch.Tensor) -> torch.Tensor:
+    """torch.corrcoef, by :func:`cov`."""
+    found = cov(x)
+    if not found.dim():
+        return found / found
+    deviations = found.diagonal().sqrt()
+    return (found / deviations[:, None] / deviations).clip(-1, 1)
+
+
 INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.instance_norm: instance_norm,
     torch.instance_norm: _instance_norm,
     torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
+    **dict.fromkeys((torch.cov, torch.Tensor.cov), cov),
+    **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), corrcoef),
 }
 """What is traced in place of functions."""
 REFUSED: dict[Any, Callable[..., Any]] = {torch.Tensor.register_hook: _hooked}

@@ -344,9 +344,8 @@ def _untraceable(error: Exception) -> str:
     if "leaf Variable that requires grad" in first:
         return f"{failed}: a tensor that requires a gradient is changed in place: make a new one of it"
     if first.startswith("aten."):
-        return (
-            f"{failed}: {first.removeprefix('aten.')} has no compiled form, or gives what depends on elements. {LEFT}"
-        )
+        name = first.split(".")[1].lstrip("_")
+        return f"{failed}: {name} has no compiled form, or gives what depends on elements. {LEFT}"
     if "higher order operator" in first:
         return (
             f"{failed}: torch.cond and its like choose by elements: compute both, and take one by torch.where. {LEFT}"
