@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from glowtrain.backends.discovery import backend_of
@@ -35,6 +36,7 @@ from glowtrain.torch.progress import spinner
 from glowtrain.torch.recompilations import Recompilations, named_leaves
 from glowtrain.torch.step_for_shape import StepForShape
 from glowtrain.torch.step_spec import StepSpec
+from glowtrain.torch.tracing.packed import AS_ARGUMENT
 from glowtrain.torch.tracing.source_locations import loaded_by_caller, warn_caller
 from glowtrain.torch.watching.captured import CapturedTensors
 from glowtrain.torch.watching.guard import Watch
@@ -239,6 +241,8 @@ class CompiledStep:
                 f"a step takes the module's arguments and then {plural(self.targets, 'target')} for the loss, not "
                 f"{plural(len(batch), 'argument')} in all; targets= says how many go to the loss alone"
             )
+        for number, value in enumerate(batch):
+            _check_unpacked(f"argument {number} of the step", value)
         for name, leaf in named_leaves(batch):
             _check_input(f"{name} of the step", leaf)
         self.recompilations.compile(batch)
@@ -350,6 +354,13 @@ def _described(batch: Sequence[Any]) -> str:
     """The tensors of a batch, also those that a step cannot take."""
     tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     return ", ".join(f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for each in tensors)
+
+
+def _check_unpacked(what: str, value: Any) -> None:
+    """Raise :class:`InputError` for packed sequences, whose parts are tensors."""
+    parts = pytree.tree_leaves(value, is_leaf=lambda each: isinstance(each, PackedSequence))
+    if any(isinstance(part, PackedSequence) for part in parts):
+        raise InputError(f"{what}: {AS_ARGUMENT}")
 
 
 def _check_input(what: str, value: Any) -> None:

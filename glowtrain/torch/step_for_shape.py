@@ -37,6 +37,7 @@ from glowtrain.torch.module import by_placeholder, variables_of
 from glowtrain.torch.optimizers import PARAMETERS, GroupedUpdates
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
+from glowtrain.torch.tracing.packed import LengthUse, length_uses
 from glowtrain.torch.tracing.source_locations import warn_caller
 from glowtrain.torch.tracing.trace import MODULE, Computation, differentiates, traced
 from glowtrain.types import Array
@@ -64,7 +65,7 @@ class StepForShape:
     def __init__(self, step: CompiledStep, batch: Sequence[Any]) -> None:
         self.optimizer = step.optimizer
         self.updates = GroupedUpdates(step.names, step.spec)
-        graph, self.structure = _step_graph(step, batch, self.updates)
+        graph, self.structure, self.lengths = _step_graph(step, batch, self.updates)
         self.changed = step.borrow(graph, self.updates)
         options = replace(options_for(graph, step.spec, step.backend.facts), row_major_variables=True)
         self.special = Specialisation(graph, step.backend, options, step.state)
@@ -112,6 +113,8 @@ class StepForShape:
         self._set_numbers()
         tensors = self._inputs(leaves)
         self._check_indices(tensors)
+        for use in self.lengths:
+            use.check(tensors[use.argument])
         self._announce()
         return tensors, self.results()
 
@@ -179,8 +182,11 @@ def _is_live(group: Mapping[str, Any]) -> bool:
     return any(isinstance(part, (torch.Tensor, np.ndarray, list)) for part in parts)
 
 
-def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdates) -> tuple[Graph, pytree.TreeSpec]:
-    """Forward, backward and update for batches like this one; and how its outputs make up what the loss returns."""
+def _step_graph(
+    step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdates
+) -> tuple[Graph, pytree.TreeSpec, list[LengthUse]]:
+    """Forward, backward and update for batches like this one; how its outputs make up what the loss returns; and which
+    of its tensors are lengths."""
     modules = {name or MODULE: module for name, module in step.modules.items()}
     computation = Computation(step.loss, generators=step.reads.generators, **modules)
     # in memory of their own, as export looks for parameters by their memory
@@ -216,9 +222,8 @@ def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdate
         for names in (trace.tape[0].leaves, trace.tape[0].inner)
     )
     reached = [variable for variable in trained if variable in connected or variable in inner]
-    return training_graph(
-        model, loss, (), reached or list(trained), updates, extra, connected=connected
-    ), trace.structure
+    graph = training_graph(model, loss, (), reached or list(trained), updates, extra, connected=connected)
+    return graph, trace.structure, length_uses(trace.graph, trace.inputs)
 
 
 def _loss(results: Sequence[Any]) -> Value:

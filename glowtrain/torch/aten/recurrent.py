@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from glowtrain.errors import ModelError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.activation import Sigmoid
@@ -64,13 +65,33 @@ def _enter(name: str, stack: Stack) -> None:
     aten(f"{name}.input")(reading)
 
 
-for _name, _stack in (("gru", GRU_STACK), ("rnn_tanh", TANH_STACK), ("rnn_relu", RELU_STACK)):
-    _enter(_name, _stack)
+STACKS = {"lstm": LSTM_STACK, "gru": GRU_STACK, "rnn_tanh": TANH_STACK, "rnn_relu": RELU_STACK}
+for _name in ("gru", "rnn_tanh", "rnn_relu"):
+    _enter(_name, STACKS[_name])
+
+
+@aten("glowtrain.lengths.default")
+def checked_lengths(_: AtenCall, given: Value, steps: int, exact: bool) -> Value:
+    return given
+
+
+@aten("glowtrain.packed_rnn.default")
+def packed_rnn(
+    call: AtenCall, x: Value, lengths: Value, states: Sequence[Value], params: Sequence[Value], kind: str,
+    has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
+) -> list[Value]:  # fmt: skip
+    if len(params) != num_layers * (1 + bidirectional) * (2 + 2 * has_biases):
+        raise ModelError("LSTM(proj_size=) takes no packed sequences here: pad them, and leave the padding out later")
+    rate = dropout if train else 0.0
+    layers = _Layers(call, STACKS[kind], params, has_biases, num_layers, rate, bidirectional, lengths)
+    y, finals = layers.run(x, states, batch_first=False)
+    return [y, *finals]
 
 
 @dataclass(frozen=True)
 class _Layers:
-    """A call of a stack; ``params`` are PyTorch's, by layer, then direction: W, R, and both biases if there are any."""
+    """A call of a stack; ``params`` are PyTorch's, by layer, then direction: W, R, and both biases if there are any.
+    ``lengths`` are those of sequences that end before the last step."""
 
     call: AtenCall
     stack: Stack
@@ -79,6 +100,7 @@ class _Layers:
     count: int
     dropout: float
     bidirectional: bool
+    lengths: Value | None = None
 
     @property
     def directions(self) -> int:
@@ -109,7 +131,7 @@ class _Layers:
 
     def _layer(self, x: Value, operands: Sequence[Value | None], states: Sequence[Value]) -> tuple[Value, list[Value]]:
         direction = "bidirectional" if self.bidirectional else "forward"
-        y, *finals = self.stack.make(direction=direction)(x, *operands, None, *states)
+        y, *finals = self.stack.make(direction=direction)(x, *operands, self.lengths, *states)
         steps, _, batch, hidden = y.shape
         return reshape(Transpose(perm=(0, 2, 1, 3))(y), (steps, batch, self.directions * hidden)), finals
 

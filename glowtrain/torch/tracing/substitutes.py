@@ -25,6 +25,7 @@ from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from glowtrain.errors import ModelError
+from glowtrain.torch.tracing.packed import PACKED
 
 
 @contextmanager
@@ -202,6 +203,7 @@ INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.instance_norm: instance_norm,
     torch.instance_norm: _instance_norm,
     torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
+    **PACKED,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), cov),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), corrcoef),
 }
