@@ -57,6 +57,19 @@ class _Twice(nn.Module):
         return self.module(self.module(x) * 2 + 1)
 
 
+class _Packed(nn.Module):
+    """Layers over sequences of several lengths."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        y, states = self.module(packed)
+        return *nn.utils.rnn.pad_packed_sequence(y), states
+
+
 class _First(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -452,6 +465,11 @@ for kind in ("LSTM", "GRU", "RNN"):
     )
 for options in ({}, {"num_layers": 2, "bidirectional": True, "batch_first": True}, {"bias": False}):
     layer(f"nn.LSTM with projections, {options}", lambda o=options: nn.LSTM(3, 5, proj_size=2, **o), real(4, 3, 3))
+for kind in (nn.LSTM, nn.GRU, nn.RNN):
+    layer(
+        f"nn.{kind.__name__} over packed sequences",
+        lambda k=kind: _Packed(k(3, 5, num_layers=2, bidirectional=True)), real(4, 3, 3), exactly(2, 4, 1),
+    )  # fmt: skip
 layer("nn.LSTM with projections of one sequence", lambda: nn.LSTM(3, 5, proj_size=2), real(4, 3))
 layer("nn.RNN with relu", lambda: nn.RNN(3, 4, 2, nonlinearity="relu", bidirectional=True), real(5, 2, 3))
 
