@@ -9,6 +9,7 @@ from threading import Timer
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 PATIENCE = 0.5
 """Seconds after which something is said."""
@@ -23,10 +24,12 @@ def spinner(title: str) -> Iterator[None]:
         yield
         return
     # a trace redirects the streams itself: rich must neither look them up nor replace them meanwhile
+    told = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+    elapsed = TimeElapsedColumn(Column(min_width=len("0:00:00")))
+    console = Console(file=stream)
     bar = Progress(
-        SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(),
-        console=Console(file=stream), transient=True, redirect_stdout=False, redirect_stderr=False,
-    )  # fmt: skip
+        SpinnerColumn(), elapsed, told, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+    )
     bar.add_task(title, total=None)
     timer = Timer(PATIENCE, bar.start)
     timer.daemon = True

@@ -247,10 +247,11 @@ class CompiledStep:
             _check_input(f"{name} of the step", leaf)
         self.recompilations.compile(batch)
         self._check_clipping()
-        title = f"compiling a step of {type(self.module).__name__} for ({_described(batch)})"
+        number = len(self._compiled) + 1
+        title = f"compiling step {number} of {type(self.module).__name__}, for ({_described(batch)})"
         LOGGER.info(title)
         began = time.perf_counter()
-        with spinner(f"{title}, specialisation {len(self._compiled) + 1}"):
+        with spinner(title):
             compiled = StepForShape(self, batch)
         LOGGER.info("traced and differentiated for (%s) in %.1f s", compiled.described, time.perf_counter() - began)
         if self._compiled.put(key, compiled):
@@ -353,7 +354,7 @@ def _key(value: Any) -> Any:
 def _described(batch: Sequence[Any]) -> str:
     """The tensors of a batch, also those that a step cannot take."""
     tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-    return ", ".join(f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for each in tensors)
+    return ", ".join(f"{OURS.get(each.dtype, each.dtype)}[{','.join(map(str, each.shape))}]" for each in tensors)
 
 
 def _check_unpacked(what: str, value: Any) -> None:

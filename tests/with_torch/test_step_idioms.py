@@ -172,6 +172,42 @@ def test_clipping_beside_a_step_is_warned_of() -> None:
         _imported_only(compiled(nn.Linear(6, 3)))
 
 
+D, P = torch.distributions, torch.nn.functional.softplus
+DISTRIBUTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "normal": lambda o, a: D.Independent(D.Normal(o, P(o)), 1).log_prob(a),
+    "normal of two": lambda o, a: D.MultivariateNormal(o, torch.diag_embed(P(o))).log_prob(a),
+    "bernoulli": lambda o, a: D.Bernoulli(logits=o).log_prob((a > 0).float()) + D.Bernoulli(logits=o).entropy(),
+    "categorical": lambda o, a: D.kl_divergence(D.Categorical(logits=o), D.Categorical(logits=a)),
+    "one hot": lambda o, a: D.OneHotCategorical(logits=o).log_prob(torch.eye(3)[a.argmax(1)]),
+    "beta": lambda o, a: D.Beta(P(o), P(-o)).log_prob(a.sigmoid()),
+    "dirichlet": lambda o, a: D.Dirichlet(P(o)).log_prob(a.softmax(1)),
+    "gammas": lambda o, a: D.kl_divergence(D.Gamma(P(o), P(o)), D.Gamma(P(a), P(a))),
+    "poisson": lambda o, a: D.Poisson(P(o)).log_prob(a.abs().round()),
+    "student": lambda o, a: D.StudentT(P(o) + 1, o, P(o)).log_prob(a),
+    "mixture": lambda o, a: D.MixtureSameFamily(D.Categorical(logits=o), D.Normal(o, P(o))).log_prob(a[:, 0]),
+    "squashed": lambda o, a: D.TransformedDistribution(D.Normal(o, P(o)), [D.TanhTransform()]).log_prob(a.tanh()),
+    "counts": lambda o, a: D.NegativeBinomial(P(o), logits=o).log_prob(a.abs().round()),
+    "angles": lambda o, a: D.VonMises(o, P(o)).log_prob(a),
+}
+
+
+@pytest.mark.parametrize("of", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS.keys())
+def test_densities_and_divergences(of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    loss_fn = lambda scores, actions: -of(scores, actions).mean()  # noqa: E731
+    module, optimizer, other, theirs = twins(nn.Linear(6, 3), lambda ps: torch.optim.SGD(ps, 0.01))
+    step, actions = gtt.compile_step(module, loss_fn, optimizer), X[:, 3:].clone()
+    for _ in range(2):
+        expected = eager_step(other, loss_fn, theirs, (X, actions))
+        torch.testing.assert_close(step(X, actions), expected, atol=1e-5, rtol=1e-4)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
+def test_validation_of_distributions_that_is_asked_for() -> None:
+    loss_fn = lambda scores, a: -D.Normal(scores, P(scores), validate_args=True).log_prob(a).mean()  # noqa: E731
+    said = refusal(lambda: compiled(nn.Linear(6, 3), loss_fn)(X, X[:, 3:]))
+    assert "validate_args=True of a distribution asks for elements, which a trace has not: leave it out" in said
+
+
 @pytest.mark.parametrize("transform", [torch.func.hessian, torch.func.jacrev])
 def test_transforms_of_functions_are_named(transform: Any) -> None:
     def loss_fn(net: nn.Module, x: torch.Tensor) -> torch.Tensor:

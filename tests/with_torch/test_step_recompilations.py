@@ -104,8 +104,8 @@ def test_a_terminal_shows_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> N
     step(*rows(5))
     assert sys.stderr is stream
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
-    assert "compiling a step of Linear for (float32[4, 6], float32[4, 3]), specialisation 1" in shown
-    assert "compiling a step of Linear for (float32[5, 6], float32[5, 3]), specialisation 2" in shown
+    assert "compiling step 1 of Linear, for (f32[4,6], f32[4,3])" in shown
+    assert "compiling step 2 of Linear, for (f32[5,6], f32[5,3])" in shown
     assert stream.getvalue().endswith("\x1b[2K")  # the line is cleared
 
 

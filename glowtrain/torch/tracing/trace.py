@@ -142,6 +142,8 @@ WRITING = ("batch_norm.default", "instance_norm.default")
 """Operators that write running statistics without saying so in their schema."""
 TRANSFORMS = tuple(os.path.join("_functorch", file) for file in ("apis.py", "vmap.py", "eager_transforms.py"))
 """Where PyTorch transforms functions (``vmap``, ``jacrev``), which a trace meets halfway."""
+VALIDATION = os.path.join("torch", "distributions", "distribution.py")
+"""Where distributions look at their arguments."""
 ELEMENTS_WANTED = ("data-dependent", ".numpy() is not supported", "got FakeTensor")
 """What PyTorch's messages say where a module looks at elements."""
 LEFT = 'torch.compile(module, backend="glowtrain") leaves such a part of a module to PyTorch'
@@ -338,6 +340,10 @@ def _untraceable(error: Exception) -> str:
         )
     failed = f"the module cannot be traced{innermost_line(error)}"
     if any(sign in str(error) for sign in ELEMENTS_WANTED):
+        if any(frame.filename.endswith(VALIDATION) for frame in frames):
+            return (
+                f"{failed}: validate_args=True of a distribution asks for elements, which a trace has not: leave it out"
+            )
         return f"{failed}: it asks for the elements of a tensor, which has none yet in a trace. {FIXED}"
     if "exported program constant" in first:
         return f"{failed}: use .detach() in place of .data, and torch.autograd.grad in place of .backward()"
