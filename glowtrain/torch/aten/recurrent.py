@@ -71,8 +71,8 @@ for _name in ("gru", "rnn_tanh", "rnn_relu"):
 
 
 @aten("glowtrain.lengths.default")
-def checked_lengths(_: AtenCall, given: Value, steps: int, exact: bool) -> Value:
-    return given
+def checked_lengths(_: AtenCall, operand: Value, steps: int, exact: bool) -> Value:
+    return operand
 
 
 @aten("glowtrain.packed_rnn.default")
