@@ -38,11 +38,6 @@ class Bucket:
         """Elements of all arrays."""
         return sum(type_.size for type_ in self.types.values())
 
-    def pack(self, arrays: Mapping[str, Array], flat: Array) -> None:
-        """Copy all arrays into memory, one behind the other."""
-        for name, place in self._places():
-            flat[place] = arrays[name].reshape(-1)
-
     def unpack(self, flat: Array) -> Arrays:
         """The arrays as they lie in such memory."""
         return {name: flat[place].reshape(self.types[name].shape) for name, place in self._places()}
@@ -73,20 +68,18 @@ class BucketReduction(Pending):
     def __init__(self, bucket: Bucket, share: Share, ranks: Communicator, tag: int) -> None:
         self.bucket, self.share, self.ranks, self.tag = bucket, share, ranks, tag
         self.slice = -(-bucket.size // share.ranks)
-        self._total = self._empty()
-        self._local: list[Array] = []
+        self._total = self.empty()
+        self._local: Sequence[Array] = ()
         self._theirs: dict[TreeNode, Array] = {}
         self._nodes: list[list[TreeNode]] = []
         self._pending: list[Pending] = []
         self._gathering = False
 
-    def begin(self, partial: Sequence[Mapping[str, Array]], examples: int) -> None:
-        """Send the partial sums of this rank's nodes of a batch, in the nodes' order."""
+    def begin(self, partial: Sequence[Array], examples: int) -> None:
+        """Send the partial sums of this rank's nodes of a batch, in the nodes' order; they are not to be touched before
+        all is done."""
         self._nodes = [self.share.nodes(rank, examples) for rank in range(self.share.ranks)]
-        while len(self._local) < len(partial):
-            self._local.append(self._empty())
-        for arrays, flat in zip(partial, self._local, strict=False):
-            self.bucket.pack(arrays, flat.reshape(-1)[: self.bucket.size])
+        self._local = partial
         self._gathering = False
         self._pending = [self._slices(number) for number in range(max(map(len, self._nodes)))]
 
@@ -106,7 +99,8 @@ class BucketReduction(Pending):
         """The sums, where they are to stay as they are until the next step."""
         return self.bucket.unpack(self._total.reshape(-1))
 
-    def _empty(self) -> Array:
+    def empty(self) -> Array:
+        """Memory for the bucket's arrays, by the slices of all ranks."""
         return np.zeros((self.share.ranks, self.slice), self.bucket.dtype)
 
     def _slices(self, number: int) -> Pending:
@@ -138,28 +132,55 @@ def _add_in_place(left: Array, right: Array) -> Array:
     return result
 
 
+@dataclass(frozen=True)
+class Gradients:
+    """Memory for the gradients of a shard or the sum of several: ``flats`` by bucket, ``arrays`` in them by name."""
+
+    flats: list[Array]
+    arrays: Arrays
+
+
 class AllReduce:
-    """The sums of all buckets of a step."""
+    """The sums of all buckets of a step. Memory of gradients is used again from step to step."""
 
     def __init__(self, types: Mapping[str, TensorType], limit: int, share: Share, ranks: Communicator) -> None:
+        self.ranks = share.ranks
         found = buckets_of(types, limit)
         self._buckets = [BucketReduction(bucket, share, ranks, FIRST + 2 * n) for n, bucket in enumerate(found)]
-        self._single: Mapping[str, Array] | None = None
+        self._free: list[Gradients] = []
+        self._sent: list[Gradients] = []
 
-    def begin(self, partial: Sequence[Mapping[str, Array]], examples: int) -> Pending:
-        """Send this rank's partial sums of a batch; what is returned is waited for before the :attr:`sums` are read."""
-        if self._buckets[0].share.ranks == 1:
-            (self._single,) = partial
+    def memory(self) -> Gradients:
+        """Memory that a shard's gradients can be written to."""
+        if self._free:
+            return self._free.pop()
+        flats = [bucket.empty() for bucket in self._buckets]
+        arrays = [bucket.bucket.unpack(flat.reshape(-1)) for bucket, flat in zip(self._buckets, flats, strict=True)]
+        return Gradients(flats, {name: array for each in arrays for name, array in each.items()})
+
+    def add(self, left: Gradients, right: Gradients) -> Gradients:
+        """The sum of both, in the memory of the left ones; that of the right ones is free."""
+        for total, flat in zip(left.flats, right.flats, strict=True):
+            np.add(total, flat, out=total)
+        self._free.append(right)
+        return left
+
+    def begin(self, partial: Sequence[Gradients], examples: int) -> Pending:
+        """Send this rank's partial sums of a batch; what is returned is waited for before the :attr:`sums` are read,
+        which are there until the next :meth:`begin`."""
+        self._free += self._sent
+        self._sent = list(partial)
+        if self.ranks == 1:
             return Nothing()
-        for bucket in self._buckets:
-            bucket.begin(partial, examples)
+        for number, bucket in enumerate(self._buckets):
+            bucket.begin([each.flats[number] for each in partial], examples)
         return All(self._buckets)
 
     @property
     def sums(self) -> Arrays:
-        """The sums over all shards of the batch; they stay as they are until the next step."""
-        if self._single is not None:
-            return dict(self._single)
+        """The sums over all shards of the batch."""
+        if self.ranks == 1:
+            return self._sent[0].arrays
         return {name: array for bucket in self._buckets for name, array in bucket.sums.items()}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from glowtrain.backends.base import Backend, Batches, one_by_one
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, MemoryUse, Specialisation
-from glowtrain.fleet.all_reduce import All, AllReduce, Arrays
+from glowtrain.fleet.all_reduce import All, AllReduce, Arrays, Gradients
 from glowtrain.fleet.communicator import Communicator
 from glowtrain.fleet.notes import Notes
 from glowtrain.fleet.shards import Share, TreeNode, fold
@@ -39,7 +39,8 @@ class FleetStep:
         types = step.shard.output_types
         gradients = {name: type_ for name, type_ in types.items() if name.startswith(GRADIENT)}
         self._sums = AllReduce(gradients, bucket, share, ranks)
-        self._notes = Notes({name: type_ for name, type_ in types.items() if name not in gradients}, share, ranks)
+        self._small = {name: type_ for name, type_ in types.items() if name not in gradients}
+        self._notes = Notes(self._small, share, ranks)
         self.request = 0
         """A signal that this rank was sent; after each step that of any rank."""
         self.losses: list[float] = []
@@ -62,7 +63,7 @@ class FleetStep:
         self.examples = examples
         small: dict[int, Arrays] = {}
         shards = self._shards(inputs, examples, small)
-        partial = [fold(node, shards, _added) for node in self.share.nodes(self.share.rank, examples)]
+        partial = [fold(node, shards, self._sums.add) for node in self.share.nodes(self.share.rank, examples)]
         sums = self._sums.begin([each for each in partial if each is not None], examples)
         self.ranks.wait(All([sums, self._notes.begin(small, examples, self.request)]))
         self.request = max(self._notes.numbers)
@@ -117,21 +118,22 @@ class FleetStep:
 
     def _shards(
         self, inputs: Mapping[str, Any], examples: int, small: dict[int, Arrays]
-    ) -> Callable[[TreeNode], Arrays | None]:
+    ) -> Callable[[TreeNode], Gradients | None]:
         """What computes a shard's gradients, and takes notes of what is small beside them."""
         batch, begin = self._batched(inputs), self.share.rows(examples, self.share.local).start
         counters = {} if self._counters is None else self._counters({})
 
-        def gradients(node: TreeNode) -> Arrays | None:
+        def gradients(node: TreeNode) -> Gradients | None:
             (shard, behind), rows = node, self.share.rows(examples, range(*node))
             size = rows.stop - rows.start
             if behind - shard > 1 or not size:
                 return None
             own = {name: array[rows.start - begin : rows.stop - begin] for name, array in batch.items()}
             given = {**self._scalars(inputs), **own, **self._counted(counters, shard), **self._weight(size, examples)}
-            outputs = self.shard(given)
-            small[shard] = {name: array for name, array in outputs.items() if not name.startswith(GRADIENT)}
-            return {name: array for name, array in outputs.items() if name.startswith(GRADIENT)}
+            small[shard] = {name: np.empty(type_.shape, type_.dtype.numpy) for name, type_ in self._small.items()}
+            memory = self._sums.memory()
+            self.shard.write(given, {**memory.arrays, **small[shard]})
+            return memory
 
         return gradients
 
@@ -175,9 +177,3 @@ class FleetStep:
         """What the update takes of a call's inputs: hyperparameters."""
         names = {value.name for value in self.step.inputs}
         return {name: array for name, array in inputs.items() if name not in names}
-
-
-def _added(left: Arrays, right: Arrays) -> Arrays:
-    for name, array in left.items():
-        np.add(array, right[name], out=array)
-    return left
