@@ -1,7 +1,7 @@
 """Data sets and mini-batches.
 
-Arrays are read whole into memory. Every function that reads a file raises :class:`DataError` with the path, what is
-wrong with it and what to do.
+Arrays are read whole into memory, but for those of :func:`shards`. Every function that reads a file raises
+:class:`DataError` with the path, what is wrong with it and what to do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -19,25 +19,41 @@ from typing import Any
 
 import numpy as np
 
+from glowtrain.datasets.augment import Augmentation, Crop, CutMix, ExampleDraws, Flip, MixUp, Noise
+from glowtrain.datasets.hugging_face import VALIDATION, is_foreign, read_columns
+from glowtrain.datasets.images import Size, class_names, read_images
+from glowtrain.datasets.parts import check_classes, folders_of, parts_of
+from glowtrain.datasets.shards import read_shards, shard_paths
+from glowtrain.datasets.stored import ExampleArray, select, take
 from glowtrain.datasets.table import READERS, read_table
 from glowtrain.errors import DataError
-from glowtrain.presentation.messages import plural
+from glowtrain.presentation.messages import kind_of, plural
 from glowtrain.types import Array
 
 __all__ = [
     "FASHION_MNIST_DIR",
     "NAMES",
+    "Augmentation",
+    "Crop",
+    "CutMix",
     "Dataset",
+    "ExampleDraws",
+    "Flip",
+    "MixUp",
+    "Noise",
     "batches",
     "check_examples",
     "count_examples",
     "digits",
     "epoch_order",
     "fashion_mnist",
+    "hugging_face",
+    "images",
     "load",
     "npz",
     "read_idx",
     "read_npz",
+    "shards",
     "split",
     "table",
 ]
@@ -64,8 +80,8 @@ class Dataset:
     """
 
     name: str
-    train: Mapping[str, Array]
-    valid: Mapping[str, Array] = field(default_factory=dict)
+    train: Mapping[str, ExampleArray]
+    valid: Mapping[str, ExampleArray] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     """The names of the classes that labels count, where they have any."""
 
@@ -86,26 +102,26 @@ class Dataset:
         return count_examples(self.train)
 
     @property
-    def x(self) -> Array:
+    def x(self) -> ExampleArray:
         """Inputs to train on; :class:`DataError` if the arrays have other names."""
         return self._array("x")
 
     @property
-    def y(self) -> Array:
+    def y(self) -> ExampleArray:
         """Labels or targets to train on; :class:`DataError` if the arrays have other names."""
         return self._array("y")
 
     @property
-    def x_valid(self) -> Array | None:
+    def x_valid(self) -> ExampleArray | None:
         """Inputs for validation, or None."""
         return self.valid.get("x")
 
     @property
-    def y_valid(self) -> Array | None:
+    def y_valid(self) -> ExampleArray | None:
         """Labels or targets for validation, or None."""
         return self.valid.get("y")
 
-    def _array(self, name: str) -> Array:
+    def _array(self, name: str) -> ExampleArray:
         if name not in self.train:
             raise DataError(f"data set {self.name!r} has no array {name!r}; it has {_listed(self.train)}")
         return self.train[name]
@@ -128,7 +144,8 @@ class Dataset:
 def load(
     name_or_path: str | Path, data_dir: str | Path | None = None, target: str | None = None, drop: Collection[str] = ()
 ) -> Dataset:
-    """The data set called ``digits`` or ``fashion-mnist``, or the one in an ``.npz``, ``.csv`` or ``.parquet`` file.
+    """The data set called ``digits`` or ``fashion-mnist``, or the one in an ``.npz``, ``.csv`` or ``.parquet`` file, or
+    in a directory of :func:`shards` or of :func:`images`.
 
     ``data_dir`` holds the files of ``fashion-mnist``; ``target`` and ``drop`` are columns of tables. They mean nothing
     for the others.
@@ -142,15 +159,79 @@ def load(
         return npz(name_or_path)
     if Path(name).suffix in READERS:
         return table(name_or_path, target, drop)
+    if Path(name).is_dir():
+        return shards(name) if holds_shards(name) else images(name)
     endings = ", ".join((".npz", *READERS))
-    raise DataError(f"unknown data set {name!r}: use {', '.join(NAMES)} or the path of a file ({endings})")
+    raise DataError(
+        f"unknown data set {name!r}: use {', '.join(NAMES)} or the path of a file ({endings}) or of a directory"
+    )
 
 
-def table(path: str | Path, target: str | None, drop: Collection[str] = (), weight: str | None = None) -> Dataset:
+def shards(source: str | Path) -> Dataset:
+    """The arrays of ``.npy`` or ``.npz`` shards in a directory, or of those that a pattern matches (``"data/*.npz"``),
+    which may be larger than memory (:mod:`glowtrain.datasets.shards` has the layout).
+
+    ``NAME_valid`` is for validation, and what lies in a folder ``valid`` beside one that is called ``train``.
+    """
+    train, valid = folders_of(Path(source))
+    if valid is None:
+        return Dataset(str(source), *read_shards(source))
+    return Dataset(str(source), read_shards(train)[0], read_shards(valid)[0])
+
+
+def table(
+    path: str | Path, target: str | None, drop: Collection[str] = (), weight: str | None = None, *,
+    classes: Sequence[str] = (),
+) -> Dataset:  # fmt: skip
     """The rows of a ``.csv`` or ``.parquet`` file: ``x`` f32[n, columns], ``y`` of the column ``target``, and
-    ``sample_weight`` of the column ``weight``, as :func:`~glowtrain.datasets.table.read_table` reads them."""
-    arrays, _, classes = read_table(Path(path), target, drop, weight)
-    return Dataset(str(path), arrays, classes=classes)
+    ``sample_weight`` of the column ``weight``, as :func:`~glowtrain.datasets.table.read_table` reads them. ``classes``:
+    those of the rows that a model was trained on, by which labels of other rows are numbered."""
+    arrays, _, names = read_table(Path(path), target, drop, weight, classes)
+    return Dataset(str(path), arrays, classes=names)
+
+
+def holds_shards(directory: str | Path) -> bool:
+    """Whether a directory is one of :func:`shards`, and not of :func:`images`."""
+    return bool(shard_paths(folders_of(Path(directory))[0]))
+
+
+def images(
+    directory: str | Path, size: Size | None = None, *, channels: int | None = None, classes: Sequence[str] = ()
+) -> Dataset:
+    """A folder of images for each class, ``DIR/CLASS/*.png``: x f32[n,channels,height,width] in [0,1], y i64[n], and
+    ``classes``, which are the folders' names in order. ``DIR/train/CLASS`` and ``DIR/valid/CLASS`` are two parts.
+
+    ``size``, ``channels``, and what is raised, are those of :func:`~glowtrain.datasets.images.read_images`;
+    ``classes``: those of the images that a model was trained on, by which others are numbered.
+    """
+    train, valid = folders_of(Path(directory))
+    names = tuple(classes) or class_names(train)
+    for part in filter(None, (train, valid)):
+        check_classes(class_names(part), part, names)
+    examples = read_images(train, names, size, channels)
+    extents = examples["x"].shape
+    held = {} if valid is None else read_images(valid, names, (extents[2], extents[3]), extents[1])
+    return Dataset(str(directory), examples, held, names)
+
+
+def hugging_face(dataset: Any, **columns: str) -> Dataset:
+    """A ``Dataset`` of Hugging Face's library, or a ``DatasetDict``, whose part ``train`` is trained on and whose part
+    ``validation`` (``valid``, ``val``, ``test``) validated on.
+
+    ``columns``: the column of each array, as in ``x="pixels", y="label"``; without them, and for what is raised, see
+    :func:`~glowtrain.datasets.hugging_face.read_columns`. ``fit``, ``evaluate`` and ``predict`` take such data as they
+    are, too.
+    """
+    if not is_foreign(dataset):
+        raise DataError(f"hugging_face takes a Dataset or a DatasetDict of datasets, not {kind_of(dataset)}")
+    if not isinstance(dataset, Mapping):
+        train, classes = read_columns(dataset, columns)
+        return Dataset("datasets", train, classes=classes)
+    if "train" not in dataset:
+        raise DataError(f"the DatasetDict has no part 'train'; it has {', '.join(map(repr, dataset)) or 'none'}")
+    train, classes = read_columns(dataset["train"], columns)
+    valid = next((dataset[name] for name in VALIDATION if name in dataset), None)
+    return Dataset("datasets", train, {} if valid is None else read_columns(valid, columns)[0], classes)
 
 
 def digits() -> Dataset:
@@ -190,19 +271,11 @@ def npz(path: str | Path) -> Dataset:
 
 def npz_parts(path: str | Path) -> tuple[dict[str, Array], dict[str, Array]]:
     """The arrays of an ``.npz`` file to train on and for validation, by name: whatever they are, also no examples."""
-    train: dict[str, Array] = {}
-    valid: dict[str, Array] = {}
-    for stored_name, array in read_npz(path).items():
-        name, is_valid = _split_name(stored_name)
-        part = valid if is_valid else train
-        if name in part:
-            raise DataError(f"{path}: {stored_name!r} is a second array for {name!r}; remove or rename one")
-        part[name] = array
-    return train, valid
+    return parts_of(read_npz(path), path)
 
 
 def batches(
-    arrays: Mapping[str, Array], size: int, *, seed: int, epoch: int, shuffle: bool = True
+    arrays: Mapping[str, ExampleArray], size: int, *, seed: int, epoch: int, shuffle: bool = True
 ) -> Iterator[dict[str, Array]]:
     """Mini-batches of ``size`` examples over all of ``arrays``, and the last short one if there is one.
 
@@ -218,8 +291,8 @@ def batches(
 
 
 def split(
-    arrays: Mapping[str, Array], fraction: float, *, seed: int = 0, by: str | None = None
-) -> tuple[dict[str, Array], dict[str, Array]]:
+    arrays: Mapping[str, ExampleArray], fraction: float, *, seed: int = 0, by: str | None = None
+) -> tuple[dict[str, ExampleArray], dict[str, ExampleArray]]:
     """Examples to train on, and ``fraction`` of all for validation, drawn by ``seed``; both in the order they had.
 
     ``by``: an array of classes, each of which is split so. Raises :class:`DataError` for a fraction that is not between
@@ -235,7 +308,8 @@ def split(
         held[group[: round(fraction * len(group))]] = True
     if held.all() or not held.any():
         raise DataError(f"{plural(len(order), 'example')} split by {fraction}: a part would have no examples")
-    train, valid = ({name: array[part] for name, array in arrays.items()} for part in (~held, held))
+    numbers = (np.flatnonzero(~held), np.flatnonzero(held))
+    train, valid = ({name: select(array, part) for name, array in arrays.items()} for part in numbers)
     return train, valid
 
 
@@ -260,19 +334,19 @@ def ascending(words: Array) -> Array:
     return order if (ordered[1:] != ordered[:-1]).all() else np.argsort(words, kind="stable")
 
 
-def examples(arrays: Mapping[str, Array], order: Array | None, part: slice) -> dict[str, Array]:
+def examples(arrays: Mapping[str, ExampleArray], order: Array | None, part: slice) -> dict[str, Array]:
     """The examples of a part of an order (without one, as they lie), as contiguous arrays."""
     if order is None:
         return {name: np.ascontiguousarray(array[part]) for name, array in arrays.items()}
-    return {name: np.take(array, order[part], axis=0) for name, array in arrays.items()}
+    return {name: take(array, order[part]) for name, array in arrays.items()}
 
 
-def count_examples(arrays: Mapping[str, Array]) -> int:
+def count_examples(arrays: Mapping[str, ExampleArray]) -> int:
     """Examples in arrays that :func:`check_examples` accepts."""
     return len(next(iter(arrays.values())))
 
 
-def check_examples(arrays: Mapping[str, Array], where: str) -> None:
+def check_examples(arrays: Mapping[str, ExampleArray], where: str) -> None:
     """Raise :class:`DataError` unless there are arrays of numbers, all with the same number of examples, not 0."""
     if not arrays:
         raise DataError(f"{where}: there are no arrays")
@@ -366,17 +440,6 @@ def _read_maybe_gzip(path: Path) -> bytes:
 
 # --- npz files -------------------------------------------------------------------------------------------------------
 
-SUFFIXES = {"_valid": True, "_val": True, "_test": True, "_train": False}
-
-
-def _split_name(stored_name: str) -> tuple[str, bool]:
-    """The name of an array and whether it belongs to the validation part."""
-    for suffix, is_valid in SUFFIXES.items():
-        if stored_name.endswith(suffix) and stored_name != suffix:
-            return stored_name.removesuffix(suffix), is_valid
-    return stored_name, False
-
-
 _BROKEN_NPZ = (
     ValueError,  # not an archive, a broken header, pickled objects
     TypeError,  # np.load returned a lone array, which is no context manager
@@ -404,11 +467,11 @@ def read_npz(path: str | Path) -> dict[str, Array]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _listed(arrays: Mapping[str, Array]) -> str:
+def _listed(arrays: Mapping[str, ExampleArray]) -> str:
     return ", ".join(repr(name) for name in arrays)
 
 
-def _type(array: Array) -> str:
+def _type(array: ExampleArray) -> str:
     return f"{array.dtype}{list(array.shape[1:])}"
 
 

@@ -146,3 +146,14 @@ class TestCommand:
         )
         assert done.exit_code == 1
         assert "--drop leaves columns of a table out (.csv, .parquet), and not arrays of digits" in done.output
+
+
+def test_other_rows_are_numbered_by_the_classes_of_those_trained_on(flowers: Path, tmp_path: Path) -> None:
+    classes = data.table(flowers, "kind", ["note"]).classes
+    (tmp_path / "more.csv").write_text("length,width,kind\n1,2,rose\n3,4,aster\n")
+    assert data.table(tmp_path / "more.csv", "kind").y.tolist() == [1, 0]
+    found = data.table(tmp_path / "more.csv", "kind", classes=classes)
+    assert (found.y.tolist(), found.classes) == ([2, 0], classes)
+    (tmp_path / "more.csv").write_text("length,width,kind\n1,2,rose\n3,4,tulip\n")
+    with pytest.raises(DataError, match=r"more.csv: 'tulip' is none of the classes that are .*'aster', 'lily'"):
+        data.table(tmp_path / "more.csv", "kind", classes=classes)

@@ -4,12 +4,13 @@ pandas (the extra ``table``)."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from glowtrain.datasets.parts import check_classes
 from glowtrain.errors import DataError, check_extra
 from glowtrain.presentation.messages import listed, unknown
 from glowtrain.types import Array
@@ -19,14 +20,15 @@ READERS = {".csv": "read_csv", ".parquet": "read_parquet"}
 
 
 def read_table(
-    path: Path, target: str | None, drop: Collection[str] = (), weight: str | None = None
+    path: Path, target: str | None, drop: Collection[str] = (), weight: str | None = None, classes: Sequence[str] = ()
 ) -> tuple[dict[str, Array], tuple[str, ...], tuple[str, ...]]:
     """The arrays of a table, the names of its features, and its classes, of which there are none for numbers.
 
     ``x`` has all columns but ``target``, ``weight`` and those of ``drop``, as f32; ``y`` the target: numbers as they
-    are, texts and truth values as numbers of their classes, in order; ``sample_weight`` the weights, as f32. Raises
-    :class:`DataError` for files that cannot be read, columns that there are not, missing values, and features that are
-    no numbers; :class:`MissingExtraError` without pandas.
+    are, texts and truth values as numbers of their classes, in order, or of ``classes``; ``sample_weight`` the weights,
+    as f32. Raises :class:`DataError` for files that cannot be read, columns that there are not, missing values,
+    features that are no numbers, and labels that are none of the ``classes``; :class:`MissingExtraError` without
+    pandas.
     """
     frame = _frame(path)
     special = [name for name in (target, weight) if name is not None]
@@ -43,12 +45,12 @@ def read_table(
             "out (drop=, --drop), or name the one to learn (target=, --labels)"
         )
     arrays = {"x": np.ascontiguousarray(features.to_numpy(np.float32))}
-    classes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     if target is not None:
-        arrays["y"], classes = _labels(frame[target])
+        arrays["y"], names = _labels(path, frame[target], classes)
     if weight is not None:
         arrays["sample_weight"] = frame[weight].to_numpy(np.float32)
-    return arrays, tuple(map(str, features.columns)), classes
+    return arrays, tuple(map(str, features.columns)), names
 
 
 def _frame(path: Path) -> Any:
@@ -72,8 +74,12 @@ def _check_values(path: Path, frame: Any) -> None:
         raise DataError(f"{path}: values are missing in {counts} of {len(frame):,} rows: fill them, or leave them out")
 
 
-def _labels(column: Any) -> tuple[Array, tuple[str, ...]]:
-    """A column to learn: integers and floats as they are, all else as numbers of classes."""
+def _labels(path: Path, column: Any, classes: Sequence[str]) -> tuple[Array, tuple[str, ...]]:
+    """A column to learn: integers and floats as they are, all else as numbers of ``classes``, or of those there are."""
+    if classes:
+        texts = column.astype(str)
+        check_classes(texts.unique(), path, classes)
+        return texts.map({name: number for number, name in enumerate(classes)}).to_numpy(np.int64), tuple(classes)
     if column.dtype.kind in "iu":
         return column.to_numpy(np.int64), ()
     if column.dtype.kind == "f":

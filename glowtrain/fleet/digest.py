@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glowtrain.types import Array
+from glowtrain.datasets.stored import ExampleArray
 
 SAMPLED = 256
 """Rows of data that are compared, where there are more."""
 
 
-def digest(arrays: Mapping[str, Array], most: int | None = None) -> str:
+def digest(arrays: Mapping[str, ExampleArray], most: int | None = None) -> str:
     """A checksum of arrays by name: of their types and bytes, of ``most`` rows at most where they have more."""
     found = 0
     for name, array in arrays.items():

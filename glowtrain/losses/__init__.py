@@ -27,9 +27,11 @@ from glowtrain.losses.classification import (
     ClassLoss,
     Focal,
     SoftmaxCrossEntropy,
+    SoftTargetCrossEntropy,
     bce_with_logits,
     focal,
     nll,
+    soft_target_cross_entropy,
     softmax_cross_entropy,
 )
 from glowtrain.losses.embedding import CosineDistance, CosineEmbedding, Triplet, cosine, cosine_embedding, triplet
@@ -56,6 +58,7 @@ __all__ = [
     "LossSum",
     "ModelOutput",
     "OutputLoss",
+    "SoftTargetCrossEntropy",
     "SoftmaxCrossEntropy",
     "Triplet",
     "Weighted",
@@ -73,6 +76,7 @@ __all__ = [
     "nll",
     "output_of",
     "scalar",
+    "soft_target_cross_entropy",
     "softmax_cross_entropy",
     "triplet",
     "weighted",

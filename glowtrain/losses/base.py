@@ -341,6 +341,9 @@ class OutputLoss(ElementLoss):
     output: str | None = None
     reduction: str = "mean"
 
+    takes_labels: ClassVar[bool] = False
+    """Whether a label in place of a target [batch, classes] stands for the vector that is 1 at it, and else 0."""
+
     task: ClassVar[Task | None] = "regression"
     """What metrics take its output and target for; None where they are of different kinds."""
 

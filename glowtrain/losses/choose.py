@@ -9,7 +9,13 @@ from typing import Any
 from glowtrain.errors import BindingError, DifferentiationError, InputError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.losses.base import Attached, Loss, LossFunction, LossSum, OutputLoss, output_of, scalar
-from glowtrain.losses.classification import bce_with_logits, focal, nll, softmax_cross_entropy
+from glowtrain.losses.classification import (
+    bce_with_logits,
+    focal,
+    nll,
+    soft_target_cross_entropy,
+    softmax_cross_entropy,
+)
 from glowtrain.losses.embedding import cosine, cosine_embedding, triplet
 from glowtrain.losses.regression import huber, kl, l1, mse
 from glowtrain.presentation.messages import kind_of, nearest
@@ -94,6 +100,7 @@ NAMED: dict[str, Callable[..., Loss]] = {
     "huber": huber,
     "bce_with_logits": bce_with_logits,
     "focal": focal,
+    "soft_target_cross_entropy": soft_target_cross_entropy,
     "kl": kl,
     "cosine": cosine,
     "cosine_embedding": cosine_embedding,

@@ -18,7 +18,7 @@ from glowtrain.ops.elementwise.logic import Cast, Equal, Greater, Where
 from glowtrain.ops.elementwise.transcendental import Exp
 from glowtrain.ops.indexing.arg_extrema import ArgMax
 from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
-from glowtrain.ops.reduce.reduction import ReduceMean
+from glowtrain.ops.reduce.reduction import ReduceMean, ReduceSum
 from glowtrain.ops.reduce.softmax import LogSoftmax
 from glowtrain.ops.tensor.move import Transpose, reshape
 from glowtrain.presentation.messages import plural
@@ -307,6 +307,42 @@ class NLL(ClassLoss):
     operator: ClassVar[Any] = NegativeLogLikelihoodLoss
 
 
+@dataclass(frozen=True)
+class SoftTargetCrossEntropy(OutputLoss):
+    """-Σ target log softmax(scores), over the classes on the last axis.
+
+    Targets are probabilities of the classes: of several people's labels, of another model, or mixed by augmentation. A
+    label stands for a probability of 1.
+    """
+
+    target: str = "labels"
+
+    takes_labels: ClassVar[bool] = True
+    task: ClassVar[Task | None] = None
+
+    def each(self, prediction: Value, target: Value) -> Value:
+        result: Value = -ReduceSum(axes=(-1,), keepdims=False)(target * LogSoftmax(axis=-1)(prediction))
+        return result
+
+    def target_type(self, prediction: TensorType) -> TensorType:
+        if not prediction.rank:
+            raise InputError(f"SoftTargetCrossEntropy: an output of type {prediction} has no axis of classes")
+        return prediction
+
+    def answers(self, prediction: Value, target: Value) -> Answers:
+        best, likeliest = (ArgMax(axis=-1, keepdims=False)(value) for value in (prediction, target))
+        return Answers(Equal()(best, likeliest))
+
+    def check(self, model: Graph, arrays: Mapping[str, Array]) -> None:
+        target, classes = np.asarray(arrays[self.target]), model.output_types[output_name(model, self.output)].shape[-1]
+        labels = target.dtype.kind in "iu"
+        wrong = ~((target >= 0) & (target < classes if labels else target <= 1))
+        if wrong.any():
+            place, value = first_wrong(target, wrong)
+            rule = f"classes from 0 to {classes - 1}" if labels else "probabilities"
+            raise InputError(f"{self.target!r} must be {rule} for soft_target_cross_entropy, but is {value} at {place}")
+
+
 def softmax_cross_entropy(
     labels: str = "labels",
     output: str | None = None,
@@ -323,6 +359,12 @@ def softmax_cross_entropy(
     ``label_smoothing``: see :class:`SoftmaxCrossEntropy`.
     """
     return SoftmaxCrossEntropy(labels, output, reduction, axis, ignore_index, class_weight, label_smoothing)
+
+
+def soft_target_cross_entropy(labels: str = "labels", output: str | None = None, *, reduction: str = "mean") -> Loss:
+    """Cross entropy of unscaled scores and probabilities f32[batch, classes] of the classes, or labels i64[batch]. See
+    :class:`SoftTargetCrossEntropy`."""
+    return SoftTargetCrossEntropy(labels, output, reduction)
 
 
 def focal(

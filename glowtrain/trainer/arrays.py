@@ -94,6 +94,18 @@ def shaped(array: Array, spec: Spec) -> Array:
     return array.reshape(len(array), *extents) if flat or _same_but_ones(have, extents) else array
 
 
+def one_hot(name: str, labels: Array, spec: Spec) -> Array:
+    """Labels as vectors that are 1 at the label and else 0. Raises :class:`InputError` for labels that are none."""
+    classes = spec.shape[-1]
+    if not isinstance(classes, int):
+        raise InputError(f"{name!r} holds labels, but how many classes there are is open: {spec}")
+    if labels.size and not (labels.min() >= 0 and labels.max() < classes):
+        raise InputError(f"{name!r} holds {labels.min()} to {labels.max()}, but labels are from 0 to {classes - 1}")
+    vectors = np.zeros((*labels.shape, classes), spec.dtype.numpy)
+    np.put_along_axis(vectors, labels[..., None].astype(np.int64), 1, axis=-1)
+    return vectors
+
+
 def with_unit_axes(array: Array, spec: Spec) -> Array:
     """The array with those axes of extent 1 that the input has: [n] for [batch, 1], or [n, 1] for [batch]."""
     have, want = array.shape[1:], spec.shape[1:]

@@ -7,13 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.data import Dataset, check_examples
+from glowtrain.data import Dataset, check_examples, hugging_face
+from glowtrain.datasets.hugging_face import is_foreign
+from glowtrain.datasets.stored import ExampleArray, StoredArray
 from glowtrain.errors import InputError
 from glowtrain.trainer.sources.tensors import array_of, is_array
 from glowtrain.types import Array
 
 Data = Dataset | Mapping[str, Any] | Sequence[Any] | Iterable[Any] | Callable[..., Iterable[Any]]
 """Arrays, or what gives batches: a loader, an iterable or a list of them, a function that returns one."""
+
+
+def native(data: Any) -> Any:
+    """Data as they are, but for those of Hugging Face's library, which become a :class:`Dataset`."""
+    return hugging_face(data) if is_foreign(data) else data
 
 
 def comes_in_batches(data: Any) -> bool:
@@ -56,7 +63,9 @@ def sources(
     return found
 
 
-def named(data: Data, inputs: Sequence[str], targets: Sequence[str], optional: str | None = None) -> dict[str, Array]:
+def named(
+    data: Data, inputs: Sequence[str], targets: Sequence[str], optional: str | None = None
+) -> dict[str, ExampleArray]:
     """Arrays by the names of a model's inputs and its loss's targets.
 
     A mapping goes by its names, and ``x`` and ``y`` to an only input and an only target. A tuple goes by place: inputs,
@@ -69,12 +78,14 @@ def named(data: Data, inputs: Sequence[str], targets: Sequence[str], optional: s
     part = _of_dataset(data.train, inputs, targets) if isinstance(data, Dataset) else data
     by_keys = NamesByKeys(inputs, targets)
     values = by_keys(part) if isinstance(part, Mapping) else by_position(part, (*inputs, *targets))
-    arrays = {name: array_of(name, value) for name, value in values.items()}
+    arrays: dict[str, ExampleArray] = {
+        name: value if isinstance(value, StoredArray) else array_of(name, value) for name, value in values.items()
+    }
     check_examples(arrays, "data")
     return arrays
 
 
-def _with_optional(data: Data, inputs: Sequence[str], targets: Sequence[str], optional: str) -> dict[str, Array]:
+def _with_optional(data: Data, inputs: Sequence[str], targets: Sequence[str], optional: str) -> dict[str, ExampleArray]:
     others = [target for target in targets if target != optional]
     rest, weights = without(data, optional, len(inputs) + len(others))
     arrays = named(rest, inputs, others)
@@ -103,7 +114,7 @@ def without(data: Any, name: str, others: int) -> tuple[Any, Any]:
 
 def validation_of(
     data: Data, validation: Data | None, inputs: Sequence[str], targets: Sequence[str], optional: str | None = None
-) -> dict[str, Array] | None:
+) -> dict[str, ExampleArray] | None:
     """The arrays to validate on: those given, else the data set's own validation part, else None."""
     if validation is None:
         validation = data if isinstance(data, Dataset) and data.valid else None

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from glowtrain import data
+from glowtrain.datasets.stored import ExampleArray, sample_of, select
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.graph.specialise.index_ranges import index_problems
 from glowtrain.losses.base import OutputLoss, output_name
+from glowtrain.metrics.base import compared_loss
 from glowtrain.presentation.messages import page
-from glowtrain.trainer.arrays import converted, mismatch, unit_axes, with_unit_axes
+from glowtrain.trainer.arrays import converted, mismatch, one_hot, unit_axes, with_unit_axes
 from glowtrain.trainer.feed import Data, named
 from glowtrain.trainer.graphs import TrainerGraphs, default_batch, fixed_batch
 from glowtrain.trainer.sources.tensors import array_of
@@ -33,7 +35,7 @@ class BatchSignature:
         """Names of the model's inputs, and of the loss's targets."""
         return tuple(self.graphs.specs), self.graphs.loss.targets
 
-    def named(self, data: Data) -> dict[str, Array]:
+    def named(self, data: Data) -> dict[str, ExampleArray]:
         """Data as arrays by the names of inputs and targets. Raises :class:`InputError`, :class:`DataError`."""
         return named(data, *self.names, self.graphs.optional)
 
@@ -95,8 +97,18 @@ class BatchSignature:
         spec = targets[name] if name in targets else self.graphs.specs[name]
         if isinstance(value, (list, tuple, int, float)) and name not in targets:
             return np.asarray(value, spec.dtype.numpy)
-        array = converted(name, array_of(name, value), spec.dtype)
-        return with_unit_axes(array, spec) if name in targets else array
+        array = array_of(name, value)
+        if name in targets:
+            array = self.target(name, array)
+        return converted(name, array, spec.dtype)
+
+    def target(self, name: str, array: Array) -> Array:
+        """A target as its loss compares it: with unit axes, and a vector in place of a label where the loss says so."""
+        spec, losses = self.targets[name], (compared_loss(loss) for _, loss in self.graphs.loss.terms)
+        labels = any(loss.takes_labels and loss.target == name for loss in losses if loss is not None)
+        if labels and array.dtype.kind in "iu" and array.ndim == len(spec.shape) - 1:
+            return one_hot(name, array, spec)
+        return with_unit_axes(array, spec)
 
     def of_size(self, size: object) -> dict[str, Array]:
         """A batch of a size: zeros that take no memory. Raises :class:`InputError` for a size that the model does not
@@ -111,11 +123,13 @@ class BatchSignature:
         types = {name: spec.bind(dims) for name, spec in specs.items()}
         return {name: np.broadcast_to(np.zeros((), t.dtype.numpy), t.shape) for name, t in types.items()}
 
-    def check_all(self, arrays: Mapping[str, Array], size: int, *, drop_last: bool = False) -> None:
-        """Check a whole data set before anything runs: types, labels, and that the last batch fits.
+    def check_all(self, examples: Mapping[str, ExampleArray], size: int, *, drop_last: bool = False) -> None:
+        """Check a whole data set before anything runs: types, labels, and that the last batch fits. What is not in
+        memory is checked by its type.
 
         Raises :class:`InputError`.
         """
+        arrays = {name: sample_of(array) for name, array in examples.items()}
         self.graphs.loss.check(self.graphs.example, arrays)
         problems = [mismatch(name, arrays[name], spec) for name, spec in self.graphs.specs.items()]
         problems += [self._target_problem(name, arrays[name], spec) for name, spec in self.targets.items()]
@@ -124,11 +138,12 @@ class BatchSignature:
         problems = index_problems(self.step, arrays, fixed=True)
         if problems:
             raise InputError("; ".join(problems))
-        self._check_batches(data.count_examples(arrays), size, drop_last=drop_last)
+        self._check_batches(data.count_examples(examples), size, drop_last=drop_last)
 
     def _target_problem(self, name: str, array: Array, spec: Spec) -> str:
         """What is wrong with a target, and which output it is compared with; empty if nothing."""
-        problem, loss = mismatch(name, with_unit_axes(array, spec), spec), self.graphs.loss
+        fitting, loss = self.target(name, array[:1]), self.graphs.loss
+        problem = mismatch(name, np.broadcast_to(fitting, (len(array), *fitting.shape[1:])), spec)
         if not problem or not isinstance(loss, OutputLoss):
             return problem
         output = output_name(self.graphs.example, loss.output)
@@ -151,11 +166,11 @@ class BatchSignature:
                 f"file ({page('exporting.md')})"
             )
 
-    def whole_batches(self, arrays: dict[str, Array], size: int) -> dict[str, Array]:
+    def whole_batches(self, arrays: dict[str, ExampleArray], size: int) -> dict[str, ExampleArray]:
         """The examples that fill batches, where the model takes no others. Raises :class:`InputError` for none."""
         count = data.count_examples(arrays)
         if self.fixed_batch is None:
             return arrays
         if count < size:
             raise InputError(f"{count} examples do not fill one batch of {size}, which is what the model takes")
-        return {name: array[: count - count % size] for name, array in arrays.items()}
+        return {name: select(array, slice(0, count - count % size)) for name, array in arrays.items()}

@@ -19,6 +19,8 @@ from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, Specialisation, compile
 from glowtrain.compiler.service import options_for
+from glowtrain.datasets.hugging_face import is_foreign
+from glowtrain.datasets.stored import ExampleArray, StoredArray
 from glowtrain.errors import InputError, NonFiniteError, UntrainedWarning
 from glowtrain.fleet.digest import digest
 from glowtrain.grad.training import LOSS, STEP
@@ -38,7 +40,7 @@ from glowtrain.trainer.checkpoints.copies import Progress, check_settings, rebui
 from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.checkpoints.resuming import resumed
 from glowtrain.trainer.diagnose import first_bad
-from glowtrain.trainer.feed import Data, comes_in_batches, held_out
+from glowtrain.trainer.feed import Data, comes_in_batches, held_out, named, native, sources
 from glowtrain.trainer.fitting.interrupts import Breakable, Exclusive
 from glowtrain.trainer.fleets import TrainerFleet, joined
 from glowtrain.trainer.graphs import TrainerGraphs
@@ -229,8 +231,9 @@ class Steps(Displayable):
             )
         self.count_labels(self.signature.named(examples))
 
-    def count_labels(self, arrays: Mapping[str, Array]) -> None:
+    def count_labels(self, examples: Mapping[str, ExampleArray]) -> None:
         """The same for arrays by input name, where anything is balanced."""
+        arrays = {name: array for name, array in examples.items() if not isinstance(array, StoredArray)}
         for name, count in self.loss.balanced.items():
             self.state.write(name, count(self.graphs.example, arrays).astype(self.state.read(name).dtype))
 
@@ -257,6 +260,10 @@ class Steps(Displayable):
         More than ``batch_size`` examples (64, or what the model is fixed to) are run in batches of that size, where the
         outputs are one for each example and do not depend on the others; see :mod:`glowtrain.trainer.predict`.
         """
+        if is_foreign(inputs):
+            part, names = native(inputs).train, tuple(self.graphs.specs)
+            found = sources(part, names, () if "y" in names else ("y",))
+            inputs = {name: part[found[name]] for name in names if name in found}
         if comes_in_batches(inputs):
             source = loader_of(inputs, self.signature, batch_size, prefetch=prefetch, inputs_only=True)
             return predictions(self._predict, source)
@@ -265,6 +272,9 @@ class Steps(Displayable):
             if len(names) != 1:
                 raise InputError(f"the model has {len(names)} inputs ({', '.join(names)}): pass a dict")
             inputs = {names[0]: inputs}
+        if isinstance(inputs, Mapping) and any(isinstance(value, StoredArray) for value in inputs.values()):
+            arrays = named(inputs, tuple(self.graphs.specs), ())
+            return predictions(self._predict, ArraySource(arrays, self.signature.batch_size(batch_size)))
         return self._predict(self.signature.arrays(inputs, tuple(self.graphs.specs)), batch_size)
 
     @property
@@ -296,6 +306,7 @@ class Steps(Displayable):
         other. ``drop_last`` leaves out a last, short batch that a model with a fixed batch cannot take. Batches of a
         loader, and ``prefetch``, are as in :meth:`Trainer.fit`.
         """
+        examples = native(examples)
         if comes_in_batches(examples):
             drops = drop_last and self.signature.fixed_batch is not None
             return self.measure(loader_of(examples, self.signature, batch_size, prefetch=prefetch, drop_last=drops))

@@ -58,7 +58,7 @@ def completed(command: str, parameter: str, incomplete: str) -> list[str]:
     [
         ("train", "optimizer", "ada", ["adadelta", "adagrad", "adam", "adamax", "adamw"]),
         ("quantize", "optimizer", "s", ["sgd"]),
-        ("train", "loss", "s", ["softmax_cross_entropy"]),
+        ("train", "loss", "softm", ["softmax_cross_entropy"]),
         ("train", "schedule", "", ["constant", "cosine", "exponential", "linear", "onecycle", "step"]),
         ("train", "backend", "i", ["interpreter"]),
         ("gradcheck", "op", "Softp", ["Softplus"]),

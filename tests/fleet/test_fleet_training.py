@@ -87,6 +87,16 @@ def test_buckets_and_optimizers_change_nothing_about_it(optimizer, bucket):
     assert on_ranks(3, lambda _: fitted("normalised", optimizer, bucket=bucket)) == [alone] * 3
 
 
+def test_shards_and_augmented_examples_are_those_of_one(tmp_path):
+    x, y = examples(dropped, 150)
+    for number, part in enumerate(np.array_split(np.arange(150), 4)):
+        np.save(tmp_path / f"x-{number}.npy", x[part])
+        np.save(tmp_path / f"y-{number}.npy", y[part])
+    for fit in ({}, {"augment": ["noise"]}):
+        (alone,) = on_ranks(1, lambda _, fit=fit: fitted(data=gt.data.shards(tmp_path), fit=fit))
+        assert on_ranks(3, lambda _, fit=fit: fitted(data=gt.data.shards(tmp_path), fit=fit)) == [alone] * 3
+
+
 def test_metrics_of_training_and_sums_as_losses_are_those_of_one():
     def run(_):
         loss = gt.losses.softmax_cross_entropy(reduction="sum")

@@ -11,6 +11,7 @@ from glowtrain import data
 from glowtrain.cli.arguments import options
 from glowtrain.cli.terminal.console import note
 from glowtrain.data import Dataset
+from glowtrain.datasets.stored import ExampleArray, StoredArray, sample_of
 from glowtrain.datasets.table import READERS
 from glowtrain.errors import DataError, InputError
 from glowtrain.graph import Graph, Template
@@ -29,8 +30,8 @@ class Stored:
     ``labels`` are called, where somebody says, and the classes that they count, where these have names."""
 
     name: str
-    train: Mapping[str, Array]
-    valid: Mapping[str, Array]
+    train: Mapping[str, ExampleArray]
+    valid: Mapping[str, ExampleArray]
     labels: str | None = None
     classes: tuple[str, ...] = ()
     weight: str | None = None
@@ -49,27 +50,45 @@ class DataOptions:
     data_dir: options.DataDir = None
     labels: options.Labels = None
     drop: options.Drop = field(default_factory=list)
+    image_size: options.ImageSize = None
+    channels: options.Channels = None
 
     def stored(self, name: str, weight: str | None = None) -> Stored:
         """The data set of a --data option, with the array or column of weights of examples. Raises :class:`DataError`,
         and :class:`InputError` for columns of what is no table."""
+        of_images = Path(name).is_dir() and not data.holds_shards(name)
+        if (self.image_size or self.channels) and not of_images:
+            raise InputError(f"--image-size and --channels are for folders of images, which {name} is not")
         if Path(name).suffix in READERS:
             rows = data.table(name, self.labels, self.drop, weight)
             return Stored(rows.name, rows.train, rows.valid, None, rows.classes, weight and SAMPLE_WEIGHT)
         if self.drop:
             raise InputError(f"--drop leaves columns of a table out ({', '.join(READERS)}), and not arrays of {name}")
+        if of_images:
+            found = data.images(name, image_size(self.image_size), channels=self.channels)
+            return Stored(found.name, found.train, found.valid, self.labels, found.classes, weight)
         if name.endswith(".npz"):
             return Stored(name, *data.npz_parts(name), self.labels, weight=weight)
         known = data.load(name, self.data_dir)
         return Stored(known.name, known.train, known.valid, self.labels, weight=weight)
 
 
+def image_size(text: str | None) -> tuple[int, int] | None:
+    """Height and width from ``32x48`` or ``32``. Raises :class:`InputError`."""
+    if text is None:
+        return None
+    height, _, width = text.lower().partition("x")
+    if not height.isdecimal() or not (width or height).isdecimal():
+        raise InputError(f"--image-size {text}: write HEIGHTxWIDTH in pixels, for example 32x48, or 32 for a square")
+    return int(height), int(width or height)
+
+
 @dataclass(frozen=True)
 class Fed:
     """The arrays that a model and its loss take, by the names of inputs and targets."""
 
-    train: dict[str, Array]
-    valid: dict[str, Array] | None
+    train: dict[str, ExampleArray]
+    valid: dict[str, ExampleArray] | None
     sources: dict[str, str]
     """The name in the file of each."""
 
@@ -91,18 +110,19 @@ def feed(stored: Stored, specs: Mapping[str, Spec], loss: Loss | None) -> Fed:
     targets, labels = loss.targets if loss else (), stored.labels
     taken = sources(stored.train, tuple(specs), targets, labels)
     _check_all(stored.train, taken, specs, targets, stored.name, labels)
-    valid: dict[str, Array] = {}
+    valid: dict[str, ExampleArray] = {}
     if any(source in stored.valid for source in taken.values()):
         there = {name: source for name, source in taken.items() if source in stored.valid}
         _check_all(stored.valid, there, specs, targets, f"{stored.name} (validation)", labels)
         valid = {source: stored.valid[source] for source in taken.values()}
     examples = Dataset(stored.name, {source: stored.train[source] for source in taken.values()}, valid)
     say_unused([name for name in stored.train if name not in (*taken.values(), stored.weight)])
-    train = _fitted(examples.train, taken, specs) | _weights_in(stored, stored.train)
-    return Fed(train, _fitted(valid, taken, specs) | _weights_in(stored, stored.valid) if valid else None, taken)
+    train = _fitted_examples(examples.train, taken, specs) | _weights_in(stored, stored.train)
+    held = _fitted_examples(valid, taken, specs) | _weights_in(stored, stored.valid) if valid else None
+    return Fed(train, held, taken)
 
 
-def _weights_in(stored: Stored, part: Mapping[str, Array]) -> dict[str, Array]:
+def _weights_in(stored: Stored, part: Mapping[str, ExampleArray]) -> dict[str, ExampleArray]:
     """The weights of examples, which a part for validation may lack."""
     if stored.weight is None or (stored.weight not in part and part is stored.valid):
         return {}
@@ -164,6 +184,18 @@ def fitted(name: str, array: Array, spec: Spec) -> Array:
     return converted(name, array, spec.dtype)
 
 
+def _fitted_examples(
+    part: Mapping[str, ExampleArray], taken: Mapping[str, str], specs: Mapping[str, Spec]
+) -> dict[str, ExampleArray]:
+    """:func:`_fitted` for arrays that need not be in memory: those that are not are converted batch by batch."""
+    stored = {name: part[source] for name, source in taken.items() if isinstance(part[source], StoredArray)}
+    for name in stored.keys() & specs.keys():
+        fitted(taken[name], sample_of(stored[name]), specs[name])
+    there = {source: array for source, array in part.items() if not isinstance(array, StoredArray)}
+    plain = _fitted(there, {name: source for name, source in taken.items() if source in there}, specs)
+    return {name: stored[name] if name in stored else plain[name] for name in taken}
+
+
 def _fitted(part: Mapping[str, Array], taken: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, Array]:
     """The arrays by the names of inputs, as these take them, and of targets, as they are."""
     return {
@@ -173,7 +205,7 @@ def _fitted(part: Mapping[str, Array], taken: Mapping[str, str], specs: Mapping[
 
 
 def _check_all(
-    part: Mapping[str, Array], taken: Mapping[str, str], specs: Mapping[str, Spec], targets: Collection[str],
+    part: Mapping[str, ExampleArray], taken: Mapping[str, str], specs: Mapping[str, Spec], targets: Collection[str],
     title: str, labels: str | None,
 ) -> None:  # fmt: skip
     """Raise :class:`DataError` unless each input and each target has an array."""

@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from glowtrain import models
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.terminal.console import note
+from glowtrain.datasets.stored import ExampleArray
 from glowtrain.errors import BindingError, InputError, ModelError, SharedWeightsWarning
 from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io.read.load import load
 from glowtrain.trainer.graphs import DEFAULT_BATCH
-from glowtrain.types import Array
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class FileOptions:
     modules: options.Modules = field(default_factory=list)
 
     def open(
-        self, model: str, examples: Mapping[str, Array] | None = None, seed: int = 0, *, training: bool = True
+        self, model: str, examples: Mapping[str, ExampleArray] | None = None, seed: int = 0, *, training: bool = True
     ) -> Graph | Template:
         """The model, as :func:`open_model` has it."""
         return open_model(model, parse_dims(self.dims), examples, seed, open_batch=self.open_batch, training=training)
@@ -44,7 +46,7 @@ class ModelFileOptions(FileOptions):
     untie: options.Untie = field(default_factory=list)
 
     def open(
-        self, model: str, examples: Mapping[str, Array] | None = None, seed: int = 0, *, training: bool = True
+        self, model: str, examples: Mapping[str, ExampleArray] | None = None, seed: int = 0, *, training: bool = True
     ) -> Graph | Template:
         return open_model(
             model, parse_dims(self.dims), examples, seed,
@@ -55,7 +57,7 @@ class ModelFileOptions(FileOptions):
 def open_model(
     model: str,
     dims: Mapping[str, int],
-    examples: Mapping[str, Array] | None = None,
+    examples: Mapping[str, ExampleArray] | None = None,
     seed: int = 0,
     *,
     open_batch: bool = False,
@@ -112,7 +114,7 @@ def _bound(template: Template, dims: Mapping[str, int]) -> Graph | Template:
     return template.bind(dims) if dims else template
 
 
-def _built_in(name: str, examples: Mapping[str, Array] | None, seed: int) -> Template:
+def _built_in(name: str, examples: Mapping[str, ExampleArray] | None, seed: int) -> Template:
     if examples is None:
         return models.build(name, seed=seed)
     x, y = examples.get("x"), examples.get("y")
@@ -125,10 +127,10 @@ def _built_in(name: str, examples: Mapping[str, Array] | None, seed: int) -> Tem
         )
     if y.dtype.kind == "f":
         return models.build(name, x.shape[1:], 1, seed)
-    return models.build(name, x.shape[1:], int(y.max()) + 1, seed)
+    return models.build(name, x.shape[1:], int(np.max(y)) + 1, seed)
 
 
-def _takes(name: str, x: Array, y: Array) -> bool:
+def _takes(name: str, x: ExampleArray, y: ExampleArray) -> bool:
     """Whether a model that comes along takes such examples: images with labels, the perceptron rows, too."""
     rows = name == "mlp" and x.ndim == 2
-    return bool(y.ndim == 1 and y.size and y.dtype.kind in ("iuf" if rows else "iu") and (rows or x.ndim == 4))
+    return bool(y.ndim == 1 and len(y) and y.dtype.kind in ("iuf" if rows else "iu") and (rows or x.ndim == 4))

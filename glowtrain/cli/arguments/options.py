@@ -35,7 +35,8 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="D",
-        help=f"{', '.join(NAMES)}, a table (.csv, .parquet), or an .npz file with arrays named after inputs; "
+        help=f"{', '.join(NAMES)}, a table (.csv, .parquet), an .npz file with arrays named after inputs, or a folder "
+        "of shards (x-000.npy, y-000.npy, ...; 000.npz, ...) or images (CLASS/*.png); "
         "NAME_valid (also NAME_val, NAME_test) is for validation, as x_valid and y_valid.",
         autocompletion=DATA,
     ),
@@ -50,6 +51,12 @@ SampleWeight = Annotated[
         help="The array of weights of examples in the data, or the column of a table.",
         rich_help_panel=TRAINING,
     ),
+]
+ImageSize = Annotated[
+    str | None, typer.Option(metavar="HxW", help="Of images: what each is resized to, 32x48 or 32 for a square.")
+]
+Channels = Annotated[
+    int | None, typer.Option(metavar="N", help="Of images: 1 (grey) or 3 (colours); by default what they have.")
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Directory with the files of fashion-mnist.", metavar="DIR")]
 Dims = Annotated[

@@ -15,6 +15,7 @@ from glowtrain.backends.base import Backend
 from glowtrain.cli.arguments.quantize_options import Finetuning, QuantizeFiles
 from glowtrain.cli.terminal.console import INTERRUPTED, err, out
 from glowtrain.cli.terminal.records import Given
+from glowtrain.datasets.stored import ExampleArray
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
 from glowtrain.memory.byte_size import byte_text
@@ -25,7 +26,6 @@ from glowtrain.quantization.calibration.batches import Batch, batches
 from glowtrain.quantization.export.files import save_quantized
 from glowtrain.quantization.training.qat import finetune
 from glowtrain.trainer.graphs import specs_of
-from glowtrain.types import Array
 
 BATCH = 256
 
@@ -52,7 +52,7 @@ class Run:
     accuracies found so far."""
 
     network: Graph | Template
-    arrays: tuple[dict[str, Array], dict[str, Array] | None]
+    arrays: tuple[dict[str, ExampleArray], dict[str, ExampleArray] | None]
     recipe: q.Recipe
     loss: Loss
     backend: Backend
@@ -138,7 +138,7 @@ class Run:
         graph = self.network if isinstance(self.network, Graph) else self._bound(self.network)
         return int(save(graph).ByteSize())
 
-    def _inputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _inputs(self, arrays: Mapping[str, ExampleArray]) -> dict[str, ExampleArray]:
         return {name: arrays[name] for name in specs_of(self.network)}
 
     def _measure(self, name: str, model: Graph | Template) -> None:

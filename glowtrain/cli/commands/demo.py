@@ -151,7 +151,7 @@ def _check_gradients(trainer: Trainer, digits: data.Dataset) -> None:
 def _export(trainer: Trainer, digits: data.Dataset, path: Path) -> None:
     """Write the model, and have another implementation predict the test set with it."""
     proto = save(trainer.model(), path)
-    images = {"x": digits.valid["x"]}
+    images = {"x": np.asarray(digits.valid["x"])}
     ours = trainer.predict(images)["scores"]
     other, theirs = outside_run(path, images)
     difference = float(np.max(np.abs(ours - theirs["scores"])) / np.max(np.abs(ours)))
@@ -166,7 +166,7 @@ def _export(trainer: Trainer, digits: data.Dataset, path: Path) -> None:
 
 def _quantize(trainer: Trainer, digits: data.Dataset, path: Path, accuracy: float) -> None:
     """Round the model to bytes with ranges seen on training images, and compare its predictions likewise."""
-    images, labels = digits.valid["x"], digits.valid["y"]
+    images, labels = np.asarray(digits.valid["x"]), np.asarray(digits.valid["y"])
     model = trainer.model()
     found = quantization.quantize(model.template or model, {"x": digits.x})
     before = path.with_stem(path.stem.removesuffix("-int8")).stat().st_size

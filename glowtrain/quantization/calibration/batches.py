@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.data import Dataset
+from glowtrain.datasets.stored import ExampleArray, StoredArray
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template
 from glowtrain.quantization.checks import check_count, check_model
@@ -68,12 +69,13 @@ def _only(names: Sequence[str]) -> str:
     return names[0]
 
 
-def _array(data: Mapping[str, Any], name: str) -> Array:
+def _array(data: Mapping[str, Any], name: str) -> ExampleArray:
     if name not in data:
         given = ", ".join(data) or "nothing"
         raise QuantizationError(f"the calibration data have no array for the input {name!r}; they have {given}")
+    value = data[name]
     try:
-        return np.asarray(data[name])
+        return value if isinstance(value, StoredArray) else np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
         raise QuantizationError(f"the calibration data of the input {name!r} are no array: {error}") from None
 
@@ -87,7 +89,7 @@ def _batch(batch: Any, names: Sequence[str], number: int) -> Batch:
         )
     if not isinstance(batch, Mapping):
         batch = {_only(names): batch}
-    arrays = {name: _array(batch, name) for name in names}
+    arrays = {name: np.asarray(_array(batch, name)) for name in names}
     for name, array in arrays.items():
         if array.ndim and not len(array):
             raise QuantizationError(
@@ -96,7 +98,7 @@ def _batch(batch: Any, names: Sequence[str], number: int) -> Batch:
     return arrays
 
 
-def _cut(arrays: Batch, size: int, fixed: int | None, limit: int | None) -> Iterator[Batch]:
+def _cut(arrays: Mapping[str, ExampleArray], size: int, fixed: int | None, limit: int | None) -> Iterator[Batch]:
     single = [name for name, array in arrays.items() if not array.ndim]
     if single:
         raise QuantizationError(f"{single[0]} is one number, not an array of examples; give batches in a list instead")

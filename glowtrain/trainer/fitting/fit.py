@@ -13,13 +13,15 @@ import numpy as np
 
 from glowtrain import trainer as training
 from glowtrain.data import Dataset, check_examples, count_examples, split
+from glowtrain.datasets.augment import as_augmentations
+from glowtrain.datasets.stored import ExampleArray
 from glowtrain.errors import BatchError, CheckpointError, InputError, NonFiniteError
 from glowtrain.fleet.digest import SAMPLED, digest
 from glowtrain.metrics.base import Direction
 from glowtrain.presentation.messages import plural, unknown
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.checkpoints.files import check_writable
-from glowtrain.trainer.feed import Data, comes_in_batches, held_out, validation_of
+from glowtrain.trainer.feed import Data, comes_in_batches, held_out, native, validation_of
 from glowtrain.trainer.fitting.interrupts import Breakable, Interrupts, Terminated
 from glowtrain.trainer.fitting.moments import Callbacks, Moment
 from glowtrain.trainer.fitting.pace import Pace
@@ -29,6 +31,7 @@ from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
 from glowtrain.trainer.micro_batches.split import check_batches
 from glowtrain.trainer.sources.cut import ArraySource
 from glowtrain.trainer.sources.loader import READ_ONCE, LoaderSource, loader_of
+from glowtrain.trainer.sources.prepare import Preparation
 from glowtrain.trainer.sources.source import BatchRow, BatchSource, EpochRows
 from glowtrain.trainer.sources.tensors import array_of
 from glowtrain.trainer.steps import Steps
@@ -50,7 +53,7 @@ class Fit:
         self.stopped = ""
         """Why a callback wants training to end, if one does."""
         self.target = spec.epochs if resumed else trainer.position.epoch + spec.epochs
-        self.labelled: dict[str, Array] | None = None
+        self.labelled: dict[str, ExampleArray] | None = None
         """The arrays that are trained on."""
         examples, validation = self._split(*self._weighted(spec))
         self.source = self._source(examples, validation)
@@ -221,7 +224,7 @@ class Fit:
             record |= {f"val_{name}": value for name, value in found.items()}
         return record
 
-    def _validated(self, validation: dict[str, Array] | LoaderSource) -> dict[str, Any]:
+    def _validated(self, validation: dict[str, ExampleArray] | LoaderSource) -> dict[str, Any]:
         """The loss and metrics on the validation data."""
         if not isinstance(validation, LoaderSource):
             return self.trainer.evaluate(validation, batch_size=self.size, drop_last=self.options.drop_last)
@@ -338,17 +341,18 @@ class Fit:
 
     def _weighted(self, spec: FitSpec) -> tuple[Data, Data | float | None]:
         """The examples with their weights, and the validation data. Raises :class:`InputError`."""
+        examples, validation = native(spec.examples), native(spec.validation)
         if spec.sample_weight is None:
-            return spec.examples, spec.validation
+            return examples, validation
         if (optional := self.trainer.graphs.optional) is None:
             raise InputError("fit: sample_weight= needs gt.Trainer(..., sample_weight=True), whose loss takes weights")
-        if comes_in_batches(spec.examples):
+        if comes_in_batches(examples):
             raise InputError("fit: sample_weight= is of arrays; batches that come one by one have weights of their own")
-        own = isinstance(spec.examples, Dataset) and spec.examples.valid and spec.validation is None
-        arrays = self.trainer.signature.named(spec.examples)
+        own = isinstance(examples, Dataset) and examples.valid and validation is None
+        arrays = self.trainer.signature.named(examples)
         weighted = arrays | {optional: array_of(optional, spec.sample_weight)}
         check_examples(weighted, "fit")
-        return weighted, held_out(spec.examples) if own else spec.validation
+        return weighted, held_out(examples) if own else validation
 
     def _split(self, examples: Data, validation: Data | float | None) -> tuple[Data, Data | None]:
         """The examples without those that are held out, and these. Raises :class:`InputError`, :class:`DataError`."""
@@ -391,6 +395,8 @@ class Fit:
             return self._cut(arrays)
         if self.trainer.loss.balanced:
             self.trainer.balance(examples)  # which refuses
+        if options.augment:
+            raise InputError("fit: augment= is for arrays, images and shards; batches are augmented by what makes them")
         for_arrays = validation is not None and not comes_in_batches(validation)
         source = loader_of(
             examples, signature, None if for_arrays else options.batch_size, steps=options.steps_per_epoch,
@@ -400,12 +406,18 @@ class Fit:
         self._check_read_once(source, "fit", "; or say how many batches an epoch has (steps_per_epoch=)")
         return source
 
-    def _cut(self, arrays: dict[str, Array]) -> ArraySource:
+    def _cut(self, arrays: dict[str, ExampleArray]) -> ArraySource:
         """Batches of arrays, as many as there are to be."""
         options, size = self.options, self.size
+        augmentations = as_augmentations(options.augment)
+        prepare = None
+        if augmentations:
+            prepare = Preparation(self.trainer.signature, augmentations, self.trainer.spec.seed)
+            prepare.check(arrays)
         source = ArraySource(
             arrays, size, seed=self.trainer.spec.seed, shuffle=options.shuffle, drop_last=options.drop_last,
-            steps=options.steps_per_epoch,
+            steps=options.steps_per_epoch, prefetch=options.prefetch, check=self.interrupts.check, training=True,
+            prepare=prepare, group=2 if augmentations else 1,
         )  # fmt: skip
         if not source.batches:
             raise InputError(f"fit: {source.examples} examples do not fill one batch of {size}, and drop_last=True")
@@ -415,7 +427,7 @@ class Fit:
             raise InputError(f"fit: {has}, fewer than steps_per_epoch={steps}")
         return source
 
-    def _validation(self, examples: Data, validation: Data | None) -> dict[str, Array] | LoaderSource | None:
+    def _validation(self, examples: Data, validation: Data | None) -> dict[str, ExampleArray] | LoaderSource | None:
         """The data to validate on. Raises :class:`InputError` for such that the model or its loss cannot take."""
         options, signature = self.options, self.trainer.signature
         if validation is not None and comes_in_batches(validation):

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from glowtrain.datasets.augment import NAMED, Augmentation, as_augmentations
 from glowtrain.errors import InputError
 from glowtrain.memory.resources import OUTPUT, TRAINING
 from glowtrain.presentation.messages import kind_of
@@ -45,7 +46,9 @@ class FitSpec:
     _: KW_ONLY
     steps_per_epoch: int | None = setting(None, "Batches of an epoch that ends before its examples do.", listed=False)
     prefetch: int | None = setting(
-        None, "Batches of a loader that a thread makes ahead while the step runs (0: no thread).", listed=False
+        None,
+        "Batches of a loader, or of what is not in memory, that a thread makes ahead (0: no thread).",
+        listed=False,
     )
     sample_weight: Any = setting(
         None,
@@ -53,6 +56,16 @@ class FitSpec:
         listed=False,
     )
     shuffle: bool = setting(True, "Whether each epoch takes examples of arrays in another order.", listed=False)
+    augment: Augmentation | str | Sequence[Augmentation | str] = setting(
+        (),
+        "Change the examples of training at random (repeatable): flip, crop=4, noise=0.1, mixup=0.2, cutmix.",
+        "Augmentations of gt.data, or their names, in the order in which they are applied.",
+        metavar="NAME",
+        type=list[str],
+        parse=tuple,
+        choices=NAMED,
+        panel=TRAINING,
+    )
     drop_last: bool = setting(
         False,
         "Leave out an epoch's last, short batch; of validation data, too, where the model's batch is fixed.",
@@ -116,6 +129,7 @@ class FitSpec:
             least = 0 if name in ("epochs", "prefetch") else 1
             if value is not None and (not isinstance(value, (int, np.integer)) or value < least):
                 raise InputError(f"fit: {name} must be a whole number of at least {least}, not {_given(name, value)}")
+        as_augmentations(self.augment)
         if self.restore_best and self.patience is None:
             raise InputError("fit: restore_best=True goes with patience=")
         if self.monitor is not None and self.patience is None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.errors import InputError
-from glowtrain.trainer.arrays import mismatch, with_unit_axes
+from glowtrain.trainer.arrays import mismatch
 from glowtrain.trainer.feed import NamesByKeys, by_position, ones_for, without
 from glowtrain.trainer.signature import BatchSignature
 from glowtrain.trainer.sources.source import BatchRow
@@ -76,7 +76,7 @@ class BatchReader:
         if kind == first:
             return
         if first is None:
-            fitting = with_unit_axes(array, spec) if name in self.signature.targets else array
+            fitting = self.signature.target(name, array) if name in self.signature.targets else array
             if problem := mismatch(name, fitting, spec):
                 raise InputError(problem)
             self._first[name] = kind

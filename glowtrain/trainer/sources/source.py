@@ -32,10 +32,16 @@ class BatchRow:
 
     def first(self) -> BatchRow:
         """The first batch alone."""
-        if self.count == 1:
+        return self.part(0, 1)
+
+    def part(self, begin: int, most: int) -> BatchRow:
+        """At most so many of the batches, from the number ``begin`` on."""
+        count = min(most, self.count - begin)
+        if count == self.count:
             return self
-        arrays = {name: array[: len(array) // self.count] for name, array in self.arrays.items()}
-        return BatchRow(arrays, 1, self.size, self.states[:1])
+        each = {name: len(array) // self.count for name, array in self.arrays.items()}
+        arrays = {name: array[begin * each[name] : (begin + count) * each[name]] for name, array in self.arrays.items()}
+        return BatchRow(arrays, count, self.size, self.states[begin : begin + count])
 
     def state_behind(self, batches: int) -> Any:
         """The source's state behind so many of them."""

@@ -27,6 +27,7 @@ from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.records import From, Given
 from glowtrain.cli.terminal.summary import refusals, shared_parameters
 from glowtrain.cli.terminal.updates import show_proposal
+from glowtrain.datasets.stored import ExampleArray
 from glowtrain.graph import Graph
 from glowtrain.losses import Loss
 from glowtrain.optim import Optimizer
@@ -38,7 +39,6 @@ from glowtrain.stages import Options
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.trainer.micro_batches.within_budget import proposing
 from glowtrain.trainer.settings import TrainingSettings
-from glowtrain.types import Array
 
 
 @command
@@ -114,7 +114,7 @@ def show_stage(step: Graph, model: Graph, stage: str, backend: Backend, how: Opt
 
 
 def show_updates(
-    graph: Graph, examples: Mapping[str, Array], loss: Loss, optimizer: Optimizer, budget: str, target: str
+    graph: Graph, examples: Mapping[str, ExampleArray], loss: Loss, optimizer: Optimizer, budget: str, target: str
 ) -> None:
     """Print which parameters to train within so many bytes, by gradients on examples."""
     found = propose(graph, examples, budget, loss=loss, optimizer=optimizer, target=target)

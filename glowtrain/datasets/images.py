@@ -1,0 +1,115 @@
+"""Folders of images as arrays, a folder for each class: ``DIR/CLASS/*.png``. Files are read by Pillow (the extra
+``images``)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glowtrain.errors import DataError, check_extra
+from glowtrain.types import Array
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+
+MODES = {1: "L", 3: "RGB"}
+"""What Pillow calls pixels of so many channels."""
+
+GREY = ("1", "L", "LA")
+COLOURED = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
+
+Size = int | tuple[int, int]
+
+
+def class_names(directory: Path) -> tuple[str, ...]:
+    """The names of the folders in a directory that hold images, in order; hidden ones are left out."""
+    try:
+        folders = [each.name for each in directory.iterdir() if each.is_dir() and not each.name.startswith(".")]
+    except OSError as error:
+        raise DataError(f"{directory}: cannot be read: {error.strerror or error}") from error
+    return tuple(sorted(name for name in folders if _files(directory / name)))
+
+
+def read_images(
+    directory: Path, classes: Sequence[str], size: Size | None = None, channels: int | None = None
+) -> dict[str, Array]:
+    """``x`` f32[n, channels, height, width] in [0, 1] of the images in folders that are called as ``classes``, in the
+    order of their names, and ``y`` i64[n], the number of the class.
+
+    ``size``, one number or (height, width): to which each image is stretched, by Pillow's bilinear filter; without it
+    all must have one size. ``channels``: 1 (grey) or 3 (red, green, blue); by default 1 where all images are grey.
+    Transparency is left out, and what a camera says of the way up is followed. Raises :class:`DataError` that names the
+    file, :class:`MissingExtraError` without Pillow.
+    """
+    check_extra("reading images", "Pillow", "PIL", "images")
+    extents = _extents(size)
+    files = [(path, number) for number, name in enumerate(classes) for path in _files(directory / name)]
+    if not files:
+        raise DataError(f"{directory}: there are no images; they are expected in a folder for each class, CLASS/*.png")
+    if channels is None:
+        channels = 1 if all(_mode(path) in GREY for path, _ in files) else 3
+    if channels not in MODES:
+        raise DataError(f"images have 1 channel (grey) or 3 (red, green, blue), not {channels!r}")
+    first = _pixels(files[0][0], extents, channels)
+    x = np.empty((len(files), *first.shape), np.float32)
+    for index, (path, _) in enumerate(files):
+        pixels = _pixels(path, extents, channels)
+        if pixels.shape != first.shape:
+            found, expected = ("x".join(map(str, each.shape[1:])) for each in (pixels, first))
+            raise DataError(
+                f"{path} is {found}, but {files[0][0]} is {expected}: give the size that all are to have "
+                "(size=(height, width), --image-size HxW)"
+            )
+        np.divide(pixels, np.float32(255), out=x[index])
+    return {"x": x, "y": np.array([number for _, number in files], np.int64)}
+
+
+def _files(folder: Path) -> list[Path]:
+    """The images in a folder and in those below."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+
+
+def _extents(size: Any) -> tuple[int, int] | None:
+    """Height and width. Raises :class:`DataError` for what are none."""
+    if size is None:
+        return None
+    both = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+    if len(both) != 2 or not all(isinstance(extent, (int, np.integer)) and extent > 0 for extent in both):
+        raise DataError(f"the size of images is a number of pixels, or (height, width), not {size!r}")
+    return both
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """An image, of which the header is read. Whatever is wrong with its file is a :class:`DataError`."""
+    try:
+        with importlib.import_module("PIL.Image").open(path) as image:
+            yield image
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
+        raise DataError(f"{path}: cannot be read as an image: {str(error) or type(error).__name__}") from error
+
+
+def _mode(path: Path) -> str:
+    """How Pillow says that pixels are stored. Raises :class:`DataError` for such of more than 8 bits."""
+    with _opened(path) as image:
+        mode = str(image.mode)
+    if mode not in GREY + COLOURED:
+        raise DataError(f"{path}: pixels of mode {mode!r}, which are not of 8 bits: save it as an 8-bit image")
+    return mode
+
+
+def _pixels(path: Path, extents: tuple[int, int] | None, channels: int) -> Array:
+    """An image as u8[channels, height, width]."""
+    _mode(path)
+    with _opened(path) as image:
+        upright = importlib.import_module("PIL.ImageOps").exif_transpose(image).convert(MODES[channels])
+        if extents is not None and upright.size != extents[::-1]:
+            upright = upright.resize(extents[::-1], importlib.import_module("PIL.Image").Resampling.BILINEAR)
+        pixels = np.asarray(upright, np.uint8)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
