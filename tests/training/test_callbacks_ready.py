@@ -61,7 +61,7 @@ def test_what_needs_no_batches_leaves_steps_together(monkeypatch: pytest.MonkeyP
     counts: list[int] = []
     own = trainer()
     run = own.run
-    monkeypatch.setattr(own, "run", lambda arrays, count: counts.append(count) or run(arrays, count))
+    monkeypatch.setattr(own, "run", lambda arrays, count, size: counts.append(count) or run(arrays, count, size))
 
     class Epochs:
         def on_epoch_end(self, moment: Moment) -> None:

@@ -53,7 +53,8 @@ class TrainFiles:
         settings of :meth:`Trainer.fit`."""
         checkpoint = fit["checkpoint"]
         if (self.out_path is None) != self.find_lr:
-            raise InputError("give --out F, where the trained model goes, or --find-lr, which trains nothing")
+            what = "give it, where the trained model goes, or --find-lr, which trains nothing"
+            raise typer.BadParameter(what, param_hint="--out")
         written = {"--checkpoint": checkpoint, "--log": fit["log"], "--step-out": self.step_out}
         if self.find_lr and (idle := [option for option, path in written.items() if path is not None]):
             raise InputError(f"--find-lr trains nothing, so nothing is written for {', '.join(idle)}")
