@@ -14,7 +14,7 @@ from glowtrain.version import __version__
 
 COMMANDS = (
     "demo", "train", "quantize", "run", "serve", "bundle", "size", "inspect", "profile", "verify", "gradients",
-    "gradcheck", "conformance", "operators", "cache", "doctor",
+    "gradcheck", "conformance", "operators", "fleet", "cache", "doctor",
 )  # fmt: skip
 """Each is a function, or an application with commands of its own, in the module of its name in ``commands``."""
 

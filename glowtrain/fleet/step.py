@@ -38,9 +38,9 @@ class FleetStep:
         self._updates: dict[int, Function] = {}
         types = step.shard.output_types
         gradients = {name: type_ for name, type_ in types.items() if name.startswith(GRADIENT)}
-        self._sums = AllReduce(gradients, bucket, share, ranks)
+        self.sums = AllReduce(gradients, bucket, share, ranks)
         self._small = {name: type_ for name, type_ in types.items() if name not in gradients}
-        self._notes = Notes(self._small, share, ranks)
+        self.notes = Notes(self._small, share, ranks)
         self.request = 0
         """A signal that this rank was sent; after each step that of any rank."""
         self.losses: list[float] = []
@@ -63,19 +63,29 @@ class FleetStep:
         self.examples = examples
         small: dict[int, Arrays] = {}
         shards = self._shards(inputs, examples, small)
-        partial = [fold(node, shards, self._sums.add) for node in self.share.nodes(self.share.rank, examples)]
-        sums = self._sums.begin([each for each in partial if each is not None], examples)
-        self.ranks.wait(All([sums, self._notes.begin(small, examples, self.request)]))
-        self.request = max(self._notes.numbers)
-        return self._updated(inputs, self._sums.sums, self._notes.shards)
+        partial = [fold(node, shards, self.sums.add) for node in self.share.nodes(self.share.rank, examples)]
+        sums = self.sums.begin([each for each in partial if each is not None], examples)
+        self.ranks.wait(All([sums, self.notes.begin(small, examples, self.request)]))
+        self.request = max(self.notes.numbers)
+        return self.updated(inputs, self.sums.sums, self.notes.shards)
 
-    def _updated(self, inputs: Mapping[str, Any], sums: Arrays, shards: Sequence[Arrays]) -> Arrays:
+    def updated(self, inputs: Mapping[str, Any], sums: Arrays, shards: Sequence[Arrays]) -> Arrays:
         """Update with the sums of gradients and what all shards have; the loss and metrics."""
         self.losses = [float(own[LOSS]) for own in shards]
         means = self._means(shards)
         state = {f"{name}.{n}": a for n, own in enumerate(shards) for name, a in own.items() if name.startswith(STATE)}
         self._update(len(shards))({**self._known(inputs), **sums, **state, LOSS: means[LOSS]})
         return means
+
+    def write(self, inputs: Mapping[str, Any], memory: Gradients) -> Arrays:
+        """Write the gradients of a shard into memory; what is small beside them."""
+        small = {name: np.empty(type_.shape, type_.dtype.numpy) for name, type_ in self._small.items()}
+        self.shard.write(inputs, {**memory.arrays, **small})
+        return small
+
+    def first_shard(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs of a whole batch's first shard."""
+        return self._first(inputs, self.share.shards)
 
     def specialised(self, inputs: Mapping[str, Any]) -> Specialisation:
         """What is compiled for the first shard of a rank's rows; and the update, if it is not yet."""
@@ -93,7 +103,7 @@ class FleetStep:
 
     def memory(self, inputs: Mapping[str, Any] | None = None) -> MemoryUse:
         """The bytes that a shard takes, by default the latest, or one of a whole batch."""
-        return self.shard.memory(None if inputs is None else self._first(inputs, self.share.shards))
+        return self.shard.memory(None if inputs is None else self.first_shard(inputs))
 
     def run_many(self, batches: Batches) -> Arrays:
         """Steps on whole batches, one after the other."""
@@ -130,9 +140,8 @@ class FleetStep:
                 return None
             own = {name: array[rows.start - begin : rows.stop - begin] for name, array in batch.items()}
             given = {**self._scalars(inputs), **own, **self._counted(counters, shard), **self._weight(size, examples)}
-            small[shard] = {name: np.empty(type_.shape, type_.dtype.numpy) for name, type_ in self._small.items()}
-            memory = self._sums.memory()
-            self.shard.write(given, {**memory.arrays, **small[shard]})
+            memory = self.sums.memory()
+            small[shard] = self.write(given, memory)
             return memory
 
         return gradients
