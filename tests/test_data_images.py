@@ -153,6 +153,11 @@ def test_the_command_line_keeps_the_classes(photos: Path, tmp_path: Path) -> Non
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     assert json.loads(metadata["glowtrain.classes"]) == ["day", "night"]
     assert [each.dim_value for each in model.graph.input[0].type.tensor_type.shape.dim[1:]] == [1, 8, 6]
+    (photos / "day").rename(photos / "noon")
+    trained = ("train", tmp_path / "net.onnx", "--data", photos, "--image-size", "8x6", "--channels", 1)
+    status, said = call(*trained, "--out", tmp_path / "again.onnx")
+    assert status == 1
+    assert "'noon' is none of the classes that are trained on: 'day', 'night'" in said
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,39 @@ class TestCommand:
         entries = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
         assert json.loads(entries["glowtrain.classes"]) == ["aster", "lily", "rose"]
 
+    def test_a_trained_model_numbers_labels_by_its_own_classes(self, flowers: Path, tmp_path: Path) -> None:
+        out, again, small = (tmp_path / f"{name}.onnx" for name in ("flowers", "again", "int8"))
+        common = ("--labels", "kind", "--epochs")
+        self.run("mlp", "--data", flowers, "--drop", "note", *common, 20, "--batch-size", 16, "--out", out)
+        rows = pd.read_csv(flowers).drop(columns="note")
+        some = tmp_path / "some.csv"
+        rows[rows["kind"] != "aster"].to_csv(some, index=False)
+        said = self.run(out, "--data", some, *common, 1, "--lr", 0, "--train-metrics", "--out", again)
+        assert "train_accuracy 1.0000" in said
+        options = ("quantize", again, "--calibrate", some, "--labels", "kind", "--out", small)
+        assert CliRunner().invoke(app, [*map(str, options)]).exit_code == 0
+        dynamic = ("quantize", again, "--dynamic", "--out", tmp_path / "dynamic.onnx")
+        assert CliRunner().invoke(app, [*map(str, dynamic)]).exit_code == 0
+        for path in (again, small, tmp_path / "dynamic.onnx"):
+            entries = {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+            assert json.loads(entries["glowtrain.classes"]) == ["aster", "lily", "rose"]
+        rows.replace({"kind": {"lily": "tulip"}}).to_csv(some, index=False)
+        done = CliRunner().invoke(app, ["train", *map(str, (out, "--data", some, *common, 1, "--out", again))])
+        assert done.exit_code == 1
+        assert "'tulip' is none of the classes that are trained on" in " ".join(done.output.split())
+
+    @pytest.mark.parametrize(("text", "problem"), [("[", "are not JSON"), ('["a", 1]', "must be a list of texts")])
+    def test_classes_in_metadata_that_are_none(self, text: str, problem: str, flowers: Path, tmp_path: Path) -> None:
+        @gt.model(x=gt.f32["batch", 2])
+        def net(x: gt.Value) -> gt.Value:
+            return gt.nn.linear(x, 3)
+
+        gt.save(net, tmp_path / "net.onnx", metadata={"glowtrain.classes": text})
+        options = (tmp_path / "net.onnx", "--data", flowers, "--drop", "note", "--labels", "kind")
+        done = CliRunner().invoke(app, ["train", *map(str, (*options, "--out", tmp_path / "out.onnx"))])
+        assert done.exit_code == 1
+        assert f"the metadata 'glowtrain.classes' {problem}" in " ".join(done.output.split())
+
     def test_numbers_are_learnt_by_the_perceptron(self, tmp_path: Path) -> None:
         path, x = tmp_path / "rows.csv", np.random.default_rng(0).standard_normal((200, 3))
         pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "c": x[:, 2], "sum": x.sum(axis=1)}).to_csv(path, index=False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from glowtrain import data
 from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.models import class_metadata
 from glowtrain.cli.terminal.console import note
 from glowtrain.data import Dataset
 from glowtrain.datasets.stored import ExampleArray, StoredArray, sample_of
@@ -40,7 +40,7 @@ class Stored:
     @property
     def metadata(self) -> dict[str, str]:
         """What a model says of the data that it has learnt from."""
-        return {"glowtrain.classes": json.dumps(self.classes)} if self.classes else {}
+        return class_metadata(self.classes)
 
 
 @dataclass(frozen=True)
@@ -53,24 +53,25 @@ class DataOptions:
     image_size: options.ImageSize = None
     channels: options.Channels = None
 
-    def stored(self, name: str, weight: str | None = None) -> Stored:
-        """The data set of a --data option, with the array or column of weights of examples. Raises :class:`DataError`,
-        and :class:`InputError` for columns of what is no table."""
+    def stored(self, name: str, weight: str | None = None, classes: tuple[str, ...] = ()) -> Stored:
+        """The data set of a --data option, with the array or column of weights of examples, and with its labels
+        numbered by the ``classes`` of the model that it goes to, where these have names. Raises :class:`DataError`, and
+        :class:`InputError` for columns of what is no table."""
         of_images = Path(name).is_dir() and not data.holds_shards(name)
         if (self.image_size or self.channels) and not of_images:
             raise InputError(f"--image-size and --channels are for folders of images, which {name} is not")
         if Path(name).suffix in READERS:
-            rows = data.table(name, self.labels, self.drop, weight)
-            return Stored(rows.name, rows.train, rows.valid, None, rows.classes, weight and SAMPLE_WEIGHT)
+            rows = data.table(name, self.labels, self.drop, weight, classes=classes)
+            return Stored(rows.name, rows.train, rows.valid, None, rows.classes or classes, weight and SAMPLE_WEIGHT)
         if self.drop:
             raise InputError(f"--drop leaves columns of a table out ({', '.join(READERS)}), and not arrays of {name}")
         if of_images:
-            found = data.images(name, image_size(self.image_size), channels=self.channels)
+            found = data.images(name, image_size(self.image_size), channels=self.channels, classes=classes)
             return Stored(found.name, found.train, found.valid, self.labels, found.classes, weight)
         if name.endswith(".npz"):
-            return Stored(name, *data.npz_parts(name), self.labels, weight=weight)
+            return Stored(name, *data.npz_parts(name), self.labels, classes, weight)
         known = data.load(name, self.data_dir)
-        return Stored(known.name, known.train, known.valid, self.labels, weight=weight)
+        return Stored(known.name, known.train, known.valid, self.labels, classes, weight)
 
 
 def image_size(text: str | None) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,11 @@ from glowtrain.datasets.stored import ExampleArray
 from glowtrain.errors import BindingError, InputError, ModelError, SharedWeightsWarning
 from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io.read.load import load
+from glowtrain.onnx_io.read.source import metadata_of
 from glowtrain.trainer.graphs import DEFAULT_BATCH
+
+CLASSES = "glowtrain.classes"
+"""The entry of a model's metadata that holds the names of its classes, as a JSON list."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,25 @@ def open_model(
         if training or not issubclass(warning.category, SharedWeightsWarning):
             note(str(warning.message))
     return network
+
+
+def classes_of(model: str) -> tuple[str, ...]:
+    """The names of the classes of a MODEL argument, by which labels are numbered; none where its file names none.
+    Raises :class:`ModelError`."""
+    path = Path(model)
+    text = metadata_of(path).get(CLASSES, "[]") if path.is_file() else "[]"
+    try:
+        names = json.loads(text)
+    except ValueError as error:
+        raise ModelError(f"{model}: the metadata {CLASSES!r} are not JSON: {error}") from None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"{model}: the metadata {CLASSES!r} must be a list of texts")
+    return tuple(names)
+
+
+def class_metadata(classes: Sequence[str]) -> dict[str, str]:
+    """The entry of a model's metadata that names its classes, if they have names."""
+    return {CLASSES: json.dumps(classes)} if classes else {}
 
 
 def as_graph(model: Graph | Template, batch: int = DEFAULT_BATCH) -> Graph:

@@ -48,8 +48,8 @@ def saying_what_is_lost(files: QuantizeFiles) -> Iterator[None]:
 
 @dataclass
 class Run:
-    """A model, called ``model`` by whoever gave it, with its data and recipe, and how it is trained (``fit``); the
-    accuracies found so far."""
+    """A model, called ``model`` by whoever gave it, with its data and recipe, how it is trained (``fit``), and what the
+    written file's ``metadata`` say besides; the accuracies found so far."""
 
     network: Graph | Template
     arrays: tuple[dict[str, ExampleArray], dict[str, ExampleArray] | None]
@@ -59,6 +59,7 @@ class Run:
     seed: int
     model: str
     fit: Given
+    metadata: Mapping[str, str]
 
     def __post_init__(self) -> None:
         self.accuracies: dict[str, float] = {}
@@ -128,7 +129,9 @@ class Run:
     def _stored(self, model: Graph | Template, files: QuantizeFiles, path: Path | None) -> int:
         """The bytes of the model's file, which is written if there is a path."""
         graph = model if isinstance(model, Graph) else self._bound(model)
-        return save_quantized(graph, path, form=files.form.value, opset=files.opset, as_bytes=files.as_bytes)
+        return save_quantized(
+            graph, path, form=files.form.value, opset=files.opset, as_bytes=files.as_bytes, metadata=self.metadata
+        )
 
     def _float_bytes(self) -> int:
         """The bytes of the given model: of its file, or of what would be written of one that comes along."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -13,7 +13,7 @@ from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.cache import BackendOptions
 from glowtrain.cli.arguments.feed import DataOptions, Fed, Stored, feed
 from glowtrain.cli.arguments.files import check_differs, check_writable
-from glowtrain.cli.arguments.models import ModelFileOptions
+from glowtrain.cli.arguments.models import ModelFileOptions, class_metadata, classes_of
 from glowtrain.cli.arguments.quantize_options import (
     Calibrate,
     CalibrationOptions,
@@ -81,17 +81,18 @@ def quantize(
     if dynamic or calibrate is None:
         check_writable(files.out_path)
         check_differs(model, files.out_path)
-        _write_dynamic(file.open(model, training=False), files, scheme.keep)
+        _write_dynamic(file.open(model, training=False), files, scheme.keep, class_metadata(classes_of(model)))
         return
     files.check()
     training.check(after_training=calibration.after_training)
-    loaded = source.stored(calibrate)
+    loaded = source.stored(calibrate, classes=classes_of(model))
     network = file.open(model, loaded.train, settings["seed"])
     fed = _fed(loaded, network, loss.named, trained=training.qat > 0)
     recipe = calibration.recipe(scheme)
     files.check_savable(recipe)
     chosen = backend_of(on.chosen, settings["threads"])
-    run = Run(network, (fed.train, fed.valid), recipe, loss.named, chosen, settings["seed"], model, fit)
+    arrays, seed = (fed.train, fed.valid), settings["seed"]
+    run = Run(network, arrays, recipe, loss.named, chosen, seed, model, fit, loaded.metadata)
     with saying_what_is_lost(files):
         run.write(_result(run, training, files, calibration.examples, sensitivity=sensitivity), files)
 
@@ -105,11 +106,14 @@ def _check_dynamic(context: typer.Context) -> None:
         )
 
 
-def _write_dynamic(network: Graph | Template, files: QuantizeFiles, keep: Sequence[str]) -> None:
+def _write_dynamic(
+    network: Graph | Template, files: QuantizeFiles, keep: Sequence[str], metadata: Mapping[str, str]
+) -> None:
     """The model whose rows are quantized as they come, and what it takes beside what it took."""
     result = network.map(lambda graph: q.dynamic(graph, keep=keep))
     path, opset = files.out_path, files.opset
-    before, after = save(network, opset=opset).ByteSize(), save(result, path, opset=opset).ByteSize()
+    before = save(network, opset=opset).ByteSize()
+    after = save(result, path, opset=opset, metadata=metadata).ByteSize()
     out.print(f"wrote {path}: {byte_text(after)} instead of {byte_text(before)}")
 
 

@@ -17,7 +17,7 @@ from glowtrain.cli.arguments.cache import BackendOptions
 from glowtrain.cli.arguments.feed import DataOptions, Fed, feed
 from glowtrain.cli.arguments.files import check_writable
 from glowtrain.cli.arguments.fleet import FleetOptions
-from glowtrain.cli.arguments.models import ModelFileOptions
+from glowtrain.cli.arguments.models import ModelFileOptions, classes_of
 from glowtrain.cli.arguments.training import LossOptions, OptimizerOptions, ScheduleOptions, batches_in
 from glowtrain.cli.terminal.console import INTERRUPTED, command, note, out, seconds
 from glowtrain.cli.terminal.records import From, Given
@@ -134,7 +134,7 @@ def train(
     fleet = ranks.joined(together)
     file.import_modules()
     files.check(fit)
-    loaded = source.stored(dataset, sample_weight)
+    loaded = source.stored(dataset, sample_weight, classes_of(model))
     network = file.open(model, loaded.train, settings["seed"])
     fed = feed(loaded, specs_of(network), loss.named)
     batches = batches_in(network, round(len(fed) * (1 - (fit["validation"] or 0))), fit)
@@ -146,7 +146,7 @@ def train(
         _find_rate(trainer, fed, fit)
         return
     _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")
-    _fit(trainer, fed, files, fit)
+    _fit(trainer, fed, files, fit, loaded.metadata)
     if trainer.fleet is None or trainer.fleet.first:
         files.write(trainer, loaded.metadata)
 
@@ -162,7 +162,7 @@ def _find_rate(trainer: Trainer, fed: Fed, fit: Given) -> None:
         out.print(f"wrote {fit['plot']}")
 
 
-def _fit(trainer: Trainer, fed: Fed, files: TrainFiles, fit: Given) -> None:
+def _fit(trainer: Trainer, fed: Fed, files: TrainFiles, fit: Given, metadata: Mapping[str, str]) -> None:
     """Train; at Ctrl-C or SIGTERM keep what there is."""
     best = fit["patience"] is not None
     if fit["validation"] is None:
@@ -175,18 +175,18 @@ def _fit(trainer: Trainer, fed: Fed, files: TrainFiles, fit: Given) -> None:
         raise InputError(fed.explained(str(error))) from None
     except (KeyboardInterrupt, Terminated) as wish:
         if trainer.fleet is None or trainer.fleet.first:
-            _keep(trainer, files, fit["checkpoint"])
+            _keep(trainer, files, fit["checkpoint"], metadata)
         if isinstance(wish, Terminated):
             raise
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _keep(trainer: Trainer, files: TrainFiles, checkpoint: Path | None) -> None:
+def _keep(trainer: Trainer, files: TrainFiles, checkpoint: Path | None, metadata: Mapping[str, str]) -> None:
     """After Ctrl-C or SIGTERM: say how to go on from the checkpoint; without one, save the model as it is."""
     if checkpoint is not None:
         note(f"go on with --checkpoint {checkpoint} --resume; {files.out_path} was not written")
     elif trainer.whole and trainer.position != Position():
-        writing.save(trainer.model(), files.model, opset=files.opset)
+        writing.save(trainer.model(), files.model, opset=files.opset, metadata=metadata)
         note(f"wrote {files.out_path}: the model as it is now (with --checkpoint F a run can go on)")
     else:
         note(f"{files.out_path} was not written")

@@ -89,6 +89,11 @@ def files_of(path: Path) -> set[Path]:
     return {path, *(path.parent / entry.value for entry in entries)}
 
 
+def metadata_of(path: Path) -> dict[str, str]:
+    """The entries of a model's metadata by name. Raises :class:`ModelError`."""
+    return {entry.key: entry.value for entry in _decode(_contents(path), str(path)).metadata_props}
+
+
 def _parse(source: Source) -> Model:
     if isinstance(source, ModelProto):
         copy = ModelProto()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cache
 from typing import Literal
 
@@ -28,13 +29,14 @@ def save_quantized(
     form: str = "qdq",
     opset: int | None = None,
     as_bytes: bool = False,
+    metadata: Mapping[str, str] | None = None,
 ) -> int:
     """Write a quantized graph (QDQ form) as an ONNX model, as ``gt.save`` does, and return its size in bytes.
 
     ``form`` "qoperator" writes operators on quantized tensors where there are any: those of ONNX, and of ONNX Runtime's
-    domain com.microsoft. ``as_bytes`` writes weights :func:`in_bytes`. Raises :class:`QuantizationError` for a graph
-    that is not quantized, an unknown form, and an operator set that is too old for per-channel scales, blocks, 4 or 16
-    bits.
+    domain com.microsoft. ``as_bytes`` writes weights :func:`in_bytes`; ``metadata``: further entries of the
+    model's metadata. Raises :class:`QuantizationError` for a graph that is not quantized, an unknown form, and an
+    operator set that is too old for per-channel scales, blocks, 4 or 16 bits.
     """
     if form not in FORMATS:
         raise QuantizationError(f"there is no form {form!r} of quantized models; choose from {', '.join(FORMATS)}")
@@ -48,8 +50,8 @@ def save_quantized(
         for node in nodes:
             _check(node, opset)
     if form == "qdq":
-        return int(save(graph, path, opset=opset).ByteSize())
-    return int(save(qoperator(graph), path, opset=opset, domains=[DOMAIN]).ByteSize())
+        return int(save(graph, path, opset=opset, metadata=metadata).ByteSize())
+    return int(save(qoperator(graph), path, opset=opset, domains=[DOMAIN], metadata=metadata).ByteSize())
 
 
 def in_bytes(model: Model) -> Model:
