@@ -63,4 +63,5 @@ def _number(text: str, value: str | None) -> float:
     try:
         return float(value or "")
     except ValueError:
-        raise InputError(f"{text!r}: {value or 'nothing'} is no number") from None
+        problem = f"{value} is no number" if value else "a number is missing, as in '*.bias:weight_decay=0'"
+        raise InputError(f"{text!r}: {problem}") from None

@@ -16,7 +16,7 @@ import numpy as np
 from glowtrain.data import Dataset
 from glowtrain.errors import InputError, NonFiniteError
 from glowtrain.presentation import figures
-from glowtrain.presentation.messages import plural
+from glowtrain.presentation.messages import kind_of, plural
 from glowtrain.settings import values_of
 from glowtrain.trainer.checkpoints.files import write_atomically
 from glowtrain.trainer.curves import file_format_of
@@ -125,6 +125,8 @@ def find_learning_rate(
 
     Data are those of :meth:`Trainer.fit`. Raises :class:`InputError`, :class:`DataError`, :class:`BatchError`.
     """
+    if not isinstance(trainer, Trainer):
+        raise InputError(f"find_learning_rate takes a gt.Trainer(model, loss, optimizer), not {kind_of(trainer)}")
     if not (0 < lowest < highest < math.inf):
         raise InputError(f"find_learning_rate: rates rise from above 0, not from {lowest} to {highest}")
     if isinstance(updates, bool) or updates != int(updates) or updates < 2:

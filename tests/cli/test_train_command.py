@@ -118,6 +118,7 @@ def test_directory_as_output(tmp_path: Path) -> None:
         (("--data", "digits", "--metric", "r2"), "'r2' is of numbers that are to be near their targets"),
         (("--data", "digits", "--monitor", "val_f1"), "goes with patience"),
         (("--data", "digits", "--schedule", "wavy"), "choose from constant"),
+        (("--data", "digits", "--shards", "8"), "are for ranks: give --fleet, too"),
         (
             ("--data", "digits", "--loss", "hinge"),
             "no loss 'hinge' (there are: softmax_cross_entropy, nll, mse, l1,",

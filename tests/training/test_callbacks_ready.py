@@ -77,6 +77,11 @@ def test_what_is_no_callback_is_refused(wrong: Any) -> None:
         trainer().fit(DATA, 1, callbacks=[wrong], progress=False)
 
 
+def test_one_callback_is_no_list() -> None:
+    with pytest.raises(InputError, match="callbacks takes a list, not TimeLimit"):
+        trainer().fit(DATA, 1, callbacks=callbacks.TimeLimit(9), progress=False)  # type: ignore[arg-type]
+
+
 def test_numbers_that_callbacks_add_are_in_the_log(tmp_path: Path) -> None:
     def add(moment: Moment) -> None:
         if moment.record is not None:

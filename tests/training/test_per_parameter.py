@@ -267,7 +267,7 @@ def test_texts_of_the_command_line() -> None:
     ("reader", "text", "expected"),
     [
         (groups_in, "*.bias", "must be a pattern of names, a colon"),
-        (groups_in, "*.bias:weight_decay", "nothing is no number"),
+        (groups_in, "*.bias:weight_decay", "a number is missing, as in"),
         (groups_in, "*.bias:weight_decay=x", "x is no number"),
         (penalties_in, "*:l3=1", "no rule 'l3'"),
         (penalties_in, "*:max_norm=1", "no rule 'max_norm'"),

@@ -10,6 +10,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.errors import BatchError, InputError
+from glowtrain.models import build
 from glowtrain.trainer.rate_range import RateRange, smooth
 from tests.cli.commands import done, refused
 
@@ -70,6 +71,11 @@ def test_accumulated_batches_have_one_rate() -> None:
     assert len(found.rates) == 10
     assert found.rates[::2] == found.rates[1::2]
     assert len(set(found.rates)) == 5
+
+
+def test_a_model_is_no_trainer() -> None:
+    with pytest.raises(InputError, match=r"takes a gt.Trainer\(model, loss, optimizer\), not Template"):
+        gt.find_learning_rate(build("mlp"), DATA)  # type: ignore[arg-type]
 
 
 def test_loaders_and_generators() -> None:

@@ -31,11 +31,14 @@ class FleetOptions:
         """The fleet, if there is to be one; with ``local:N`` the command runs in N processes instead of this one, and
         this raises ``typer.Exit`` with their status. All ranks but the first are silent from here on.
 
-        Raises :class:`InputError` for anything else, and where no launcher is installed.
+        Raises :class:`InputError` for anything else, for settings of a fleet without one, and where no launcher is
+        installed.
         """
-        if self.fleet is None:
-            return None
         spec = FleetSpec(**settings)
+        if self.fleet is None:
+            if spec != FleetSpec():
+                raise InputError("--shards, --fleet-timeout and --fleet-bucket are for ranks: give --fleet, too")
+            return None
         if self.fleet.startswith(LOCAL):
             raise typer.Exit(_launched(self.fleet.removeprefix(LOCAL)))
         if self.fleet != MPI:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,8 @@ class Callbacks:
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.hooks: dict[str, list[Callable[[Moment], None]]] = {event: [] for event in EVENTS}
+        if not isinstance(callbacks, Iterable):
+            raise InputError(f"fit: callbacks takes a list, not {kind_of(callbacks)}")
         for callback in callbacks:
             methods = {event: getattr(callback, event) for event in EVENTS if hasattr(callback, event)}
             if isinstance(callback, type):
