@@ -294,3 +294,13 @@ def test_the_command_line_trains_on_a_folder(tmp_path: Path, examples: dict[str,
     assert refused.exit_code == 1
     assert "x-001.npy" in refused.output.replace("\n", "")
     assert not (tmp_path / "other.onnx").exists()
+
+
+def test_the_command_line_says_how_shards_are_called(tmp_path: Path) -> None:
+    for number in range(2):
+        np.save(tmp_path / f"x_{number}.npy", np.zeros((4, 3), np.float32))
+        np.save(tmp_path / f"y_{number}.npy", np.arange(4))
+    result = CliRunner().invoke(app, ["train", "mlp", "--data", str(tmp_path), "--out", str(tmp_path / "out.onnx")])
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "x_0, x_1, y_0, y_1 are arrays of their own; shards of one are called NAME-SHARD.npy, as x-000.npy" in said

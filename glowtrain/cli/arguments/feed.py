@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +72,8 @@ class DataOptions:
         if name.endswith(".npz"):
             return Stored(name, *data.npz_parts(name), self.labels, classes, weight)
         known = data.load(name, self.data_dir)
+        if Path(name).is_dir():
+            _say_naming(known.train)
         return Stored(known.name, known.train, known.valid, self.labels, classes, weight)
 
 
@@ -175,6 +178,12 @@ def say_unused(names: Collection[str]) -> None:
     """Say which arrays nothing takes: it may be a name that is misspelt."""
     if names:
         note(f"not used: {', '.join(names)}")
+
+
+def _say_naming(names: Collection[str]) -> None:
+    """Say how shards are called, where arrays of a folder differ by a number alone: they may be meant for such."""
+    if len({re.sub(r"\d+", "", name) for name in names}) < len(names):
+        note(f"{', '.join(names)} are arrays of their own; shards of one are called NAME-SHARD.npy, as x-000.npy")
 
 
 def fitted(name: str, array: Array, spec: Spec) -> Array:
