@@ -145,6 +145,10 @@ class TestCommand:
             "--epochs", 20, "--out", tmp_path / "sum.onnx",
         )  # fmt: skip
         assert float(said.split("val_r2 ")[-1].split()[0]) > 0.9
+        without = ("train", "mlp", "--data", path, "--labels", "sum", "--out", tmp_path / "sum.onnx")
+        done = CliRunner().invoke(app, [*map(str, without)])
+        assert done.exit_code == 1
+        assert "not float32; numbers are learnt by a loss such as mse" in " ".join(done.output.split())
 
     def test_a_column_of_weights(self, flowers: Path, tmp_path: Path) -> None:
         frame = pd.read_csv(flowers).assign(weight=lambda rows: (rows["kind"] != "rose") * 1.5)

@@ -214,7 +214,10 @@ class ClassLoss(OutputLoss):
                 f"{labels.dtype}{list(labels.shape)}: use .argmax({last})"
             )
         if labels.dtype.kind not in "iu":
-            raise InputError(f"{self.target!r} must be integers (i64), one class per sample, not {labels.dtype}")
+            raise InputError(
+                f"{self.target!r} must be integers (i64), one class per sample, not {labels.dtype}; "
+                "numbers are learnt by a loss such as mse"
+            )
         if labels.size and labels.min() >= 0 and labels.max() < classes:
             return
         wrong = (labels < 0) | (labels >= classes)
