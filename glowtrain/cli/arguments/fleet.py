@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-import typer
+from typing import NoReturn
 
 from glowtrain.cli.arguments import options
 from glowtrain.cli.terminal.console import err, out
@@ -28,8 +26,8 @@ class FleetOptions:
     fleet: options.Fleet = None
 
     def joined(self, settings: Given) -> FleetSpec | None:
-        """The fleet, if there is to be one; with ``local:N`` the command runs in N processes instead of this one, and
-        this raises ``typer.Exit`` with their status. All ranks but the first are silent from here on.
+        """The fleet, if there is to be one; with ``local:N`` the launcher takes the place of this process, gets its
+        signals, and runs the command in N others. All ranks but the first are silent from here on.
 
         Raises :class:`InputError` for anything else, for settings of a fleet without one, and where no launcher is
         installed.
@@ -40,7 +38,7 @@ class FleetOptions:
                 raise InputError("--shards, --fleet-timeout and --fleet-bucket are for ranks: give --fleet, too")
             return None
         if self.fleet.startswith(LOCAL):
-            raise typer.Exit(_launched(self.fleet.removeprefix(LOCAL)))
+            _launch(self.fleet.removeprefix(LOCAL))
         if self.fleet != MPI:
             raise InputError(f"--fleet is {MPI}, or {LOCAL}N for N processes on this machine, not {self.fleet!r}")
         from glowtrain.fleet.fleet import join  # noqa: PLC0415  (only fleets need what they are made of)
@@ -49,8 +47,8 @@ class FleetOptions:
         return spec
 
 
-def _launched(count: str) -> int:
-    """The exit status of this command in so many processes, started by the launcher of MPI."""
+def _launch(count: str) -> NoReturn:
+    """Become the launcher of MPI, with this command in so many processes."""
     if not count.isdecimal() or int(count) < 1:
         raise InputError(f"--fleet {LOCAL}{count}: N is a number of processes of at least 1")
     check_extra("--fleet", "mpi4py", "mpi4py", "mpi")
@@ -61,4 +59,4 @@ def _launched(count: str) -> int:
     arguments = [f"--fleet={MPI}" if each == f"--fleet={LOCAL}{count}" else each for each in arguments]
     crowded = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}  # Open MPI counts cores, and refuses more
     command = [launcher, "-n", count, sys.executable, "-m", "glowtrain", *arguments]
-    return subprocess.run(command, env=crowded | os.environ, check=False).returncode
+    os.execve(launcher, command, crowded | os.environ)
