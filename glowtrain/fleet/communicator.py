@@ -6,6 +6,7 @@ whole job, since a rank that was killed, stopped or cut off says nothing.
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import sys
@@ -18,9 +19,6 @@ import numpy as np
 
 from glowtrain.errors import FleetError
 from glowtrain.types import Array
-
-Test = Callable[[], bool]
-"""Whether something has arrived."""
 
 
 class Pending(ABC):
@@ -44,12 +42,32 @@ class Communicator(ABC):
     rank: int
     size: int
 
-    def __init__(self, timeout: float) -> None:
-        self.timeout = timeout
+    def __init__(self) -> None:
+        self.timeout = 60.0
         self.doing = "starting"
         """What this rank is at, for a person to be told."""
         self.run = 0
         """Which of the runs that all ranks begin together this is: failures of earlier ones are past."""
+        self._hosts: list[tuple[str, list[int]]] = []
+        self._lost: list[Pending] = []
+        """What a wait that was broken off left under way. MPI still writes into its arrays."""
+
+    def begin(self, doing: str, timeout: float) -> None:
+        """Begin a run. Raises :class:`FleetError` after one in which a wait was broken off: its messages would be
+        taken for those of this one."""
+        self.timeout = timeout
+        if self._lost:
+            message = f"rank {self.rank} on {socket.gethostname()} cannot go on after what failed: start all ranks anew"
+            self.failed(message, for_good=True)
+            raise FleetError(message)
+        self.run += 1
+        self.doing = doing
+
+    @property
+    def hosts(self) -> list[tuple[str, list[int]]]:
+        """Each rank's host, and the cores that it may run on there; gathered when first asked for, by all ranks."""
+        self._hosts = self._hosts or self.gathered((socket.gethostname(), sorted(os.sched_getaffinity(0))))
+        return self._hosts
 
     @abstractmethod
     def exchange(self, sent: Sequence[Array | None], received: Sequence[Array | None], tag: int) -> Pending:
@@ -70,11 +88,11 @@ class Communicator(ABC):
     def abort(self, message: str) -> NoReturn:
         """End all processes of the job."""
 
-    def wait(self, pending: Pending, also: Callable[[], None] = lambda: None) -> None:
-        """Wait for messages; ``also`` is done meanwhile, again and again. Raises what :meth:`check` does."""
+    def wait(self, pending: Pending) -> None:
+        """Wait for messages. Raises what :meth:`check` does."""
+        self._lost.append(pending)
         began, turns = time.monotonic(), 0
         while missing := pending.missing():
-            also()
             turns += 1
             if turns % 64 == 0:
                 self.check()
@@ -82,14 +100,22 @@ class Communicator(ABC):
                 if waited > self.timeout:
                     self.abort(_late(self, missing, waited))
                 time.sleep(0 if waited < 0.002 else 0.0001)
+        self._lost.remove(pending)
 
     def gathered(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order; of any type that can be pickled. For what is small and rare."""
         return [pickle.loads(data) for data in self._gathered_bytes(pickle.dumps(value))]
 
     def from_first(self, make: Callable[[], Any]) -> Any:
-        """What rank 0 makes of something, on all ranks; an error of it is one on all."""
-        (value, *_) = self.gathered(make() if self.rank == 0 else None)
+        """What rank 0 makes of something, on all ranks; an error of it is a :class:`FleetError` on the others."""
+        value, error = None, None
+        try:
+            value = make() if self.rank == 0 else None
+        except Exception as found:  # noqa: BLE001  (raised below, once the others know)
+            error = found
+        ((value, text), *_) = self.gathered((value, error and str(error)))
+        if text is not None:
+            raise error or FleetError(f"rank 0 has failed, {self.doing}: {text}")
         return value
 
     def _gathered_bytes(self, data: bytes) -> list[bytes]:

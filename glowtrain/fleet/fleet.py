@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,8 +43,7 @@ class Fleet:
 
     def check_same(self, facts: Mapping[str, str]) -> None:
         """Raise :class:`FleetError`, on all ranks, which names what is not the same on all of them."""
-        hosts = self.ranks.gathered((socket.gethostname(), dict(facts)))
-        (_, first), *others = hosts
+        (_, first), *others = self.ranks.gathered((socket.gethostname(), dict(facts)))
         for rank, (host, theirs) in enumerate(others, 1):
             if wrong := [name for name in first.keys() | theirs.keys() if first.get(name) != theirs.get(name)]:
                 shown = "; ".join(f"{name}: {first.get(name)} and {theirs.get(name)}" for name in sorted(wrong))
@@ -55,12 +53,12 @@ class Fleet:
 def join(spec: FleetSpec) -> Fleet:
     """Find the other ranks. Raises :class:`InputError` where they cannot share the shards out,
     :class:`MissingExtraError` without mpi4py."""
-    ranks = mpi_ranks(spec.timeout)
+    ranks = mpi_ranks()
+    ranks.timeout = spec.timeout
     share = Share(spec.shards, ranks.rank, ranks.size)
     return Fleet(spec, ranks, share, None if ranks.size == 1 else _threads(ranks))
 
 
 def _threads(ranks: Communicator) -> int:
-    places = ranks.gathered((socket.gethostname(), sorted(os.sched_getaffinity(0))))
-    own = places[ranks.rank]
-    return max(1, len(own[1]) // places.count(own))
+    own = ranks.hosts[ranks.rank]
+    return max(1, len(own[1]) // ranks.hosts.count(own))

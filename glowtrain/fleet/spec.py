@@ -16,7 +16,7 @@ SHARDS = 16
 
 @dataclass(frozen=True)
 class FleetSpec:
-    """Communicator that train one model together. Raises :class:`InputError` for what cannot be one of its settings."""
+    """Processes that train one model together. Raises :class:`InputError` for what cannot be one of its settings."""
 
     shards: int = setting(
         SHARDS,

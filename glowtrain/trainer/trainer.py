@@ -14,7 +14,7 @@ from glowtrain.optim.lbfgs import Minimization
 from glowtrain.settings import method_takes
 from glowtrain.trainer.feed import Data
 from glowtrain.trainer.fitting.fit import Fit
-from glowtrain.trainer.fitting.spec import FitSpec
+from glowtrain.trainer.fitting.spec import FitSpec, same_on_all
 from glowtrain.trainer.full_batch import minimize
 from glowtrain.trainer.graphs import optimizer_variables, parameter_names
 from glowtrain.trainer.history import History
@@ -57,6 +57,7 @@ class Trainer(Steps):
             if self.fleet is None:
                 return self._fit(spec)
             with self.fleet.run("training"):
+                self.fleet.check_same(self.fleet.settings | same_on_all(spec))
                 return self._fit(spec)
 
     def _fit(self, spec: FitSpec) -> History:

@@ -2,12 +2,13 @@
 
 import math
 import threading
+from copy import deepcopy
 
 import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.errors import FleetError, InputError, NonFiniteError
+from glowtrain.errors import CheckpointError, FleetError, InputError, NonFiniteError
 from glowtrain.fleet.spec import FleetSpec
 from tests.fleet.thread_ranks import local, on_ranks
 
@@ -247,6 +248,153 @@ def test_ranks_with_other_data_seeds_or_models_are_refused_on_all():
 
     for check in (data, seed, model, shards):
         on_ranks(2, check)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("bucket", (100, 200)),
+        ("metrics", (["f1"], False)),
+        ("train_metrics", (True, False)),
+        ("residuals", ("bf16", None)),
+        ("freeze_statistics", (True, False)),
+    ],
+)
+def test_settings_that_differ_are_refused_on_all(name, values):
+    def run(rank):
+        with pytest.raises(FleetError, match=f"rank 1 on .* differs from rank 0 in '{name}'"):
+            fitted(**{name: values[rank]})
+
+    on_ranks(2, run)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("patience", (1, 2)), ("steps_per_epoch", (1, 2)), ("resume", (True, False))]
+)
+def test_arguments_of_fit_that_differ_are_refused_on_all(tmp_path, name, values):
+    def run(rank):
+        with pytest.raises(FleetError, match=f"rank 1 on .* differs from rank 0 in '{name}'"):
+            fitted(fit={"checkpoint": tmp_path / "run.safetensors", name: values[rank]})
+
+    on_ranks(2, run)
+
+
+def test_validation_data_that_differ_are_refused_on_all():
+    def run(rank, data):
+        with pytest.raises(FleetError, match="rank 1 on .* differs from rank 0 in 'validation'"):
+            trainer().fit(examples(dropped, 48), epochs=1, batch_size=48, progress=False, validation=data)
+
+    on_ranks(2, lambda rank: run(rank, examples(dropped, 70, rank)))
+    on_ranks(2, lambda rank: run(rank, [examples(dropped, 70, rank)]))
+    on_ranks(2, lambda rank: run(rank, [examples(dropped, 70)] * (1 + rank)))
+
+
+@pytest.mark.parametrize(
+    ("batches", "which"),
+    [
+        (lambda rank: [examples(dropped, 48, rank)], "batch 1 of epoch 1"),
+        (lambda rank: [examples(dropped, 48 + rank)], "batch 1 of epoch 1"),
+        (lambda rank: [examples(dropped, 48)] * (1 + rank), "batch 2 of epoch 1"),
+    ],
+)
+def test_batches_of_loaders_that_differ_are_refused_on_all(batches, which):
+    def run(rank):
+        with pytest.raises(FleetError, match=f"differs from rank 0 in '{which}'"):
+            trainer().fit(batches(rank), epochs=2, progress=False)
+
+    on_ranks(2, run)
+
+
+def test_steps_on_other_batches_or_of_other_trainers_are_refused_on_all():
+    def batch(rank):
+        x, labels = examples(dropped, 48, rank)
+        with pytest.raises(FleetError, match="differs from rank 0 in 'the batch'"):
+            trainer().step({"x": x, "labels": labels})
+
+    def seed(rank):
+        x, labels = examples(dropped, 48)
+        with pytest.raises(FleetError, match="differs from rank 0 in 'seed'"):
+            trainer(seed=rank).step({"x": x, "labels": labels})
+
+    on_ranks(2, batch)
+    on_ranks(2, seed)
+
+
+def test_what_a_callback_changes_on_one_rank_alone_is_refused_on_all():
+    class Rate:
+        def on_epoch_end(self, moment):
+            if moment.trainer.fleet.first:
+                moment.trainer.lr *= 0.5
+
+    class Bias:
+        def on_epoch_end(self, moment):
+            if moment.trainer.fleet.first:
+                moment.trainer.set_variables({"linear.bias": np.ones(31, np.float32)})
+
+    def run(callback, said):
+        with pytest.raises(FleetError, match=said):
+            trainer().fit(examples(dropped, 48), epochs=2, batch_size=48, progress=False, callbacks=[callback])
+
+    on_ranks(2, lambda _: run(Rate(), "rank 1 has other hyperparameters than rank 0"))
+    on_ranks(2, lambda _: run(Bias(), "rank 1 on .* differs from rank 0 in 'variables'"))
+
+
+def test_a_rank_that_stops_before_the_first_batch_stops_all():
+    class Stop:
+        def on_train_begin(self, moment):
+            if not moment.trainer.fleet.first:
+                moment.stop("not today")
+
+    def run(_):
+        made = trainer()
+        return made.fit(examples(dropped, 48), batch_size=48, progress=False, callbacks=[Stop()]).stopped
+
+    assert on_ranks(2, run) == ["not today"] * 2
+
+
+def test_a_checkpoint_that_rank_0_cannot_read_is_an_error_of_all(tmp_path):
+    def run(rank):
+        with pytest.raises(FleetError if rank else CheckpointError, match="none.safetensors: no such file"):
+            trainer().restore(tmp_path / "none.safetensors")
+
+    on_ranks(2, run)
+
+
+def test_a_copy_is_made_without_the_other_ranks():
+    def run(rank):
+        made = trainer(fleet=FleetSpec(SHARDS, timeout=5))
+        copy = deepcopy(made) if rank == 0 else None
+        made.fit(examples(dropped, 48), epochs=1, batch_size=48, progress=False)
+        return copy is None or made.parameters().keys() == copy.parameters().keys()
+
+    assert on_ranks(2, run) == [True, True]
+
+
+def test_trainers_after_a_bad_loss_are_not_told_of_it():
+    def run(_):
+        x, labels = examples(dropped, 48)
+        with pytest.raises(NonFiniteError):
+            trainer().fit((np.full_like(x, np.nan), labels), epochs=1, batch_size=48, progress=False)
+        return fitted()
+
+    (alone,) = on_ranks(1, run)
+    assert on_ranks(3, run) == [alone] * 3
+
+
+def test_after_a_failure_of_one_rank_alone_none_goes_on():
+    """Messages of the step that others were waiting for would be taken for those of the next run."""
+
+    def run(rank):
+        def fail(moment):
+            if rank == 1:
+                raise RuntimeError("the disk is full")
+
+        with pytest.raises(RuntimeError if rank == 1 else FleetError):
+            trainer().fit(examples(dropped, 48), epochs=3, batch_size=48, progress=False, callbacks=[fail])
+        with pytest.raises(FleetError, match="cannot go on after what failed: start all ranks anew"):
+            trainer().fit(examples(dropped, 48), epochs=3, batch_size=48, progress=False)
+
+    on_ranks(3, run)
 
 
 def test_an_error_of_one_rank_is_one_of_all():

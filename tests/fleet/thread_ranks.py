@@ -1,4 +1,4 @@
-"""Communicator that are threads of this process, so that trainings of many ranks run in a test."""
+"""Ranks that are threads of this process, so that trainings of many ranks run in a test."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Arriving(Pending):
 class ThreadCommunicator(Communicator):
     """One of the threads."""
 
-    def __init__(self, threads: Threads, rank: int, timeout: float = 60.0) -> None:
-        super().__init__(timeout)
+    def __init__(self, threads: Threads, rank: int) -> None:
+        super().__init__()
         self.threads, self.rank, self.size = threads, rank, threads.size
 
     def exchange(self, sent: Sequence[Array | None], received: Sequence[Array | None], tag: int) -> Pending:
@@ -99,7 +99,6 @@ def on_ranks(count: int, function: Callable[[int], T]) -> list[T]:
     return [future.result() for future in futures]
 
 
-def present_ranks(timeout: float) -> Any:
+def present_ranks() -> Any:
     """In place of :func:`glowtrain.fleet.world.mpi_ranks`."""
-    local.ranks.timeout = timeout
     return local.ranks

@@ -69,6 +69,32 @@ def test_a_command_starts_its_ranks_itself(alone, tmp_path):
     assert out.read_bytes() == alone
 
 
+def test_a_signal_to_a_command_reaches_the_ranks_that_it_started(tmp_path):
+    """All end behind a batch, with a checkpoint and the status of the signal; none is left."""
+    checkpoint = tmp_path / "run.safetensors"
+    command = training(
+        tmp_path / "trained.onnx", "--fleet", "local:2", "--checkpoint", str(checkpoint), "--overwrite", epochs=2000
+    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    said, errors = process.communicate(timeout=60)  # as soon as no rank holds these streams any more
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert "resume to go on" in said
+    assert errors.count("--resume") == 1
+
+
+def test_processes_of_another_librarys_launcher_are_refused(tmp_path):
+    """Each would be a fleet of one, and train and write everything."""
+    there = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2"}
+    command = training(tmp_path / "trained.onnx", "--fleet", "mpi")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=there)
+    assert done.returncode != 0
+    assert "the launcher started 2 processes, and each finds itself alone" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

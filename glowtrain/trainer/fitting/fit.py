@@ -57,9 +57,9 @@ class Fit:
         """The arrays that are trained on."""
         examples, validation = self._split(*self._weighted(spec))
         self.source = self._source(examples, validation)
+        self.validation = self._validation(examples, validation)
         if self.fleet is not None:
             self._check_fleet(self.fleet)
-        self.validation = self._validation(examples, validation)
         self.better = self._direction(spec.monitor)
         self.batches = self.source.batches
         self._check_position()
@@ -145,7 +145,13 @@ class Fit:
     def _batches(self, rows: EpochRows, display: training.progress.Display, began: float) -> float:
         """Train on the batches of an epoch; the seconds of compiling, which count in no epoch's."""
         epoch, before, compiling = self.position.epoch, self.position.examples, 0.0
-        while not self.stopped and (row := rows.next(self.position.batch, self._most)) is not None:
+        while not self.stopped:
+            row = rows.next(self.position.batch, self._most)
+            if self.fleet is not None and not self.source.cuts:
+                name = f"batch {self.position.batch + 1} of epoch {epoch + 1}"
+                self.fleet.check_whole(name, None if row is None else row.arrays)
+            if row is None:
+                break
             with rows.naming(self.position.batch):
                 own = row if self.fleet is None or self.source.cuts else self.fleet.cut(row)
                 compiling += self._prepare(own)
@@ -295,8 +301,10 @@ class Fit:
             event,
             Moment(self.trainer, epoch, number, self.batches, loss, record, inputs or {}, self._stop),
         )
-        if self.fleet is not None and event in ("on_batch_end", "on_epoch_end"):
+        if self.fleet is not None and event != "on_train_end":
             self.stopped = self.fleet.any_of(self.stopped)
+        if self.fleet is not None and event == "on_epoch_end":
+            self.fleet.check_same({"variables": digest(self.trainer.variables())})
 
     def _stop(self, reason: str) -> None:
         self.stopped = self.stopped or reason
@@ -370,10 +378,9 @@ class Fit:
     @property
     def _facts(self) -> dict[str, str]:
         """What must be the same on all ranks of a fleet, beside the trainer's own."""
-        given = {name: str(getattr(self.options, name)) for name in ("epochs", "batch_size", "shuffle", "drop_last")}
-        if isinstance(self.source, ArraySource):
-            given["data"] = digest(self.source.arrays, SAMPLED)
-        return given
+        held = {"data": self.source.arrays if isinstance(self.source, ArraySource) else None}
+        held["validation"] = None if isinstance(self.validation, LoaderSource) else self.validation
+        return {name: digest(arrays, SAMPLED) for name, arrays in held.items() if arrays is not None}
 
     def _check_fleet(self, fleet: TrainerFleet) -> None:
         """Have each rank read its own rows, of data that are the same on all. Raises :class:`InputError`,
@@ -382,6 +389,7 @@ class Fit:
             fleet.check_batch(min(self.size, self.source.examples))
             self.source.cuts = fleet.rows
         fleet.check_same(self.trainer.facts | self._facts)
+        fleet.agreed = True
 
     def _source(self, examples: Data, validation: Data | None) -> BatchSource:
         """The batches to train on. Raises :class:`InputError` if there are none, or they cannot be trained on."""

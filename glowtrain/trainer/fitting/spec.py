@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,6 +17,9 @@ from glowtrain.settings import setting
 from glowtrain.trainer.feed import Data
 from glowtrain.trainer.fitting.moments import Callback
 from glowtrain.trainer.graphs import DEFAULT_BATCH, DEFAULT_EPOCHS
+
+OWN = "examples", "validation", "prefetch", "checkpoint", "checkpoint_every", "log", "plot", "progress", "callbacks"
+"""Arguments that the ranks of a fleet may have different ones of, or that are compared as what they hold."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,11 @@ class FitSpec:
             raise InputError(f"fit: monitor={self.monitor!r} goes with patience=")
         if self.checkpoint_every is not None and self.checkpoint is None:
             raise InputError("fit: checkpoint_every= needs checkpoint=, the file to write")
+
+
+def same_on_all(spec: FitSpec) -> dict[str, str]:
+    """What must be the same on all ranks of a fleet, beside the data."""
+    return {each.name: str(getattr(spec, each.name)) for each in fields(FitSpec) if each.name not in OWN}
 
 
 def _given(name: str, value: object) -> str:

@@ -22,17 +22,16 @@ Mass = Callable[[Mapping[str, Any], int], list[float] | None]
 """What batches one behind the other count in means; None where it is their examples."""
 
 
-def measured(
-    function: Evaluate, source: BatchSource, mass: Mass, chosen: slice = slice(None)
-) -> Iterator[tuple[float, Mapping[str, Any]]]:
-    """A function's results on the batches of a source, or on the ``chosen`` ones by their numbers, and what each counts
-    by its ``mass``. Raises :class:`BatchError`."""
-    first, step = chosen.start or 0, chosen.step or 1
-    call = lambda row, number: function(row.arrays) if number % step == first else None  # noqa: E731
-    for row, outputs in _results(source, call):
-        if outputs is not None:
-            (counts,) = mass(row.arrays, 1) or [float(row.size)]
-            yield counts, outputs
+def measured(function: Evaluate, source: BatchSource, mass: Mass) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    """A function's results on the batches of a source, and what each counts by its ``mass``. Raises
+    :class:`BatchError`."""
+    yield from ((counted(row, mass), outputs) for row, outputs in results(source, lambda row, _: function(row.arrays)))
+
+
+def counted(row: BatchRow, mass: Mass) -> float:
+    """What a batch counts in means."""
+    (counts,) = mass(row.arrays, 1) or [float(row.size)]
+    return counts
 
 
 def means(measured: Measured) -> dict[str, float]:
@@ -49,13 +48,14 @@ def means(measured: Measured) -> dict[str, float]:
 def predictions(predictor: Predictor, source: BatchSource) -> dict[str, Array]:
     """Outputs by name, those of all batches one behind the other. Raises :class:`BatchError`."""
     parts: dict[str, list[Array]] = {}
-    for _, outputs in _results(source, lambda row, _: _joinable(predictor, row)):
+    for _, outputs in results(source, lambda row, _: _joinable(predictor, row)):
         for name, array in outputs.items():
             parts.setdefault(name, []).append(array)
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def _results(source: BatchSource, call: Callable[[BatchRow, int], Outputs]) -> Iterator[tuple[BatchRow, Outputs]]:
+def results(source: BatchSource, call: Callable[[BatchRow, int], Outputs]) -> Iterator[tuple[BatchRow, Outputs]]:
+    """The batches of a source, and what ``call`` gives for each and its number. Raises :class:`BatchError`."""
     with source.epoch(Position()) as rows:
         done = 0
         while (row := rows.next(done, 1)) is not None:
