@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
 from functools import cache
+from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -40,6 +42,8 @@ class MPICommunicator(Communicator):
         self.world = communicator
         self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
         self._told: list[Any] = []
+        self._hook = sys.excepthook
+        sys.excepthook = self._uncaught
 
     def exchange(self, sent: Sequence[Array | None], received: Sequence[Array | None], tag: int) -> Pending:
         into = [(rank, array) for rank, array in enumerate(received) if array is not None and rank != self.rank]
@@ -57,6 +61,11 @@ class MPICommunicator(Communicator):
         said = None if for_good else self.run, message
         others = [rank for rank in range(self.size) if rank != self.rank]
         self._told += [self.world.isend(said, rank, FAILED) for rank in others]
+
+    def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """An exception that ends this process, wherever it was raised: nobody is to wait for it."""
+        self.failed(f"rank {self.rank} on {socket.gethostname()} has failed: {error or kind.__name__}", for_good=True)
+        self._hook(kind, error, trace)
 
     def heard_of(self, rank: int) -> bool:
         """Whether a rank says within a few seconds that it has failed, too."""

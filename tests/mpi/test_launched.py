@@ -189,6 +189,15 @@ def test_an_exception_in_one_rank_ends_the_job_and_is_named(tmp_path, rank):
     assert "the disk is full" in errors
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_exception_before_training_is_not_waited_for(tmp_path, rank):
+    job = Job(tmp_path, fault=f"before {rank}", timeout=120)
+    status, errors = job.ended(within=60)
+    assert status != 0
+    assert f"FleetError: rank {rank} on " in errors
+    assert errors.count("there are no such data") == 3  # a traceback has it twice, and the other rank names it
+
+
 def test_nan_on_one_rank_is_an_error_of_all(tmp_path):
     job = Job(tmp_path, fault="nan 1")
     status, errors = job.ended(within=60)
