@@ -64,7 +64,9 @@ class MPICommunicator(Communicator):
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """An exception that ends this process, wherever it was raised: nobody is to wait for it."""
-        self.failed(f"rank {self.rank} on {socket.gethostname()} has failed: {error or kind.__name__}", for_good=True)
+        self.failed(
+            f"rank {self.rank} on {socket.gethostname()} has failed: {str(error) or kind.__name__}", for_good=True
+        )
         self._hook(kind, error, trace)
 
     def heard_of(self, rank: int) -> bool:
