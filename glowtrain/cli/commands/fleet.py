@@ -82,7 +82,7 @@ def plan(
     if examples < fleet.shards:
         raise InputError(f"a batch of {examples} has fewer examples than shards={fleet.shards} (--shards)")
     given = options_for(whole, spec, backend.facts)
-    shares = Share(fleet.shards), SingleProcess(fleet.timeout), fleet.limit
+    shares = Share(fleet.shards), SingleProcess(), fleet.limit
     state = State({**whole.initial_values, **graphs.inference_example.initial_values})
     with spinner("measuring"):
         step = FleetStep(graphs.shard(), graphs.sharded_step(graphs.example), backend, state, given, *shares)
