@@ -12,6 +12,7 @@ import dis
 import functools
 import itertools
 import sys
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ LONGEST, MOST_BYTES = 64, 512
 """Elements of lists and dicts, and bytes of arrays, that are watched at most."""
 CACHED = functools._lru_cache_wrapper
 LOADS, STORES = ("LOAD_GLOBAL", "LOAD_NAME"), ("STORE_GLOBAL", "DELETE_GLOBAL")
-NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local, types.FunctionType)
 """Classes of the standard library whose objects are what people put into them."""
 ENTRIES = frozenset({
     "forward", "__call__", "__getitem__", "__setitem__", "__contains__", "__iter__", "__next__", "__len__", "__bool__",
@@ -142,6 +143,8 @@ class _Walk:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self._change(_namespace_of_cell(name, cell))
             self._watch(functools.partial(_contents, cell), [name])
+        if not _is_library(own.get("__name__")):
+            self._object(function, function.__name__, ())
         self._each((function.__defaults__, function.__kwdefaults__), function.__qualname__)
 
     def _change(self, namespace: Namespace) -> None:
@@ -190,10 +193,10 @@ class _Walk:
     def _may_change(self, value: Any, label: str) -> None:
         """Code may change attributes of an object or a class, but for those of a module and of a library's objects."""
         kind = value if isinstance(value, type) else type(value)
-        own = getattr(value, "__dict__", None)
         foreign = _is_library(kind.__module__) and kind not in NAMESPACES
-        if own is not None and not foreign and not isinstance(value, (torch.nn.Module, types.ModuleType)):
-            read = functools.partial(_part, own, frozenset(self.names))
+        if not foreign and not isinstance(value, (torch.nn.Module, types.ModuleType)):
+            slots = [] if isinstance(value, type) else [name for each in kind.__mro__ for name in _slots(each)]
+            read = functools.partial(_attributes, value, frozenset(self.names), slots)
             self._change(Namespace(label, read, functools.partial(setattr, value), functools.partial(delattr, value)))
 
     def _absent(self, value: Any, label: str, names: Iterable[str]) -> None:
@@ -225,6 +228,15 @@ def _is_read(member: Any, owner: Any) -> bool:
 
 def _part(values: Mapping[str, Any], names: frozenset[str]) -> Members:
     return {name: values[name] for name in names & values.keys()}
+
+
+def _slots(kind: type) -> list[str]:
+    return [name for name, member in vars(kind).items() if isinstance(member, types.MemberDescriptorType)]
+
+
+def _attributes(value: Any, names: frozenset[str], slots: Sequence[str]) -> Members:
+    own = {**{name: getattr(value, name) for name in slots if hasattr(value, name)}, **getattr(value, "__dict__", {})}
+    return _part(own, names)
 
 
 def _namespace_of_cell(name: str, cell: types.CellType) -> Namespace:
