@@ -7,6 +7,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,13 +89,21 @@ class Slotted:
     __slots__ = ("phase",)
 
 
-@pytest.mark.parametrize("make", [Slotted, threading.local, lambda: lambda: None, lambda: type("Class", (), {})])
+@dataclass(frozen=True)
+class Frozen:
+    phase: int = 0
+
+
+@pytest.mark.parametrize(
+    "make", [Frozen, Slotted, threading.local, lambda: lambda: None, lambda: type("Class", (), {})]
+)
 def test_attributes_of_other_objects(make: Callable[[], Any]) -> None:
     owner = make()
-    owner.phase = 0
+    change = object.__setattr__ if isinstance(owner, Frozen) else setattr
+    change(owner, "phase", 0)
 
     def loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        owner.phase = (owner.phase + 1) % 2
+        change(owner, "phase", (owner.phase + 1) % 2)
         return cross_entropy(scores, labels) * (1 + owner.phase)
 
     ((x, y),) = data(1)

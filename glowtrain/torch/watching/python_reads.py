@@ -197,7 +197,11 @@ class _Walk:
         if not foreign and not isinstance(value, (torch.nn.Module, types.ModuleType)):
             slots = [] if isinstance(value, type) else [name for each in kind.__mro__ for name in _slots(each)]
             read = functools.partial(_attributes, value, frozenset(self.names), slots)
-            self._change(Namespace(label, read, functools.partial(setattr, value), functools.partial(delattr, value)))
+            special = isinstance(value, (type, threading.local))
+            ways = (
+                (setattr, delattr) if special else (object.__setattr__, object.__delattr__)
+            )  # past frozen dataclasses
+            self._change(Namespace(label, read, *(functools.partial(way, value) for way in ways)))
 
     def _absent(self, value: Any, label: str, names: Iterable[str]) -> None:
         """Attributes that an object does not have, and code may look for; not of PyTorch's layers."""
