@@ -184,6 +184,16 @@ class TestTensorsOfATrace:
             compiled(Net(kept))(x, y)
 
 
+@pytest.mark.filterwarnings("error::glowtrain.torch.UnkeptAttributeWarning")
+def test_a_dict_of_numbers_that_code_computes_once() -> None:
+    scales: dict[int, float] = {}
+    ((x, y),) = data(1)
+    step = compiled(nn.Linear(6, 3), lambda y, t: cross_entropy(y, t) * scales.setdefault(len(y), 1 / len(y)))
+    step(x, y)
+    step(x[:3], y[:3])
+    assert scales.keys() == {16, 3}
+
+
 def test_a_tensor_of_an_object_that_goes_from_call_to_call() -> None:
     def averaged(net: Any, x: torch.Tensor) -> torch.Tensor:
         net.owner.last = 0.9 * net.owner.last + x.detach().mean()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from glowtrain.errors import ModelError
 
@@ -39,6 +40,14 @@ class Contents:
                 self.take(value.values() if isinstance(value, dict) else value)
             elif isinstance(value, tuple):
                 self.take(value)
+
+    def keep_new_keys(self, container: Any) -> None:
+        """Take a dict as it is now if it has got keys alone, for values without tensors: what code computes once."""
+        before = self._contents[id(container)][1]
+        if isinstance(container, dict) and _has_all(container, before):
+            added = [value for key, value in container.items() if key not in before]
+            if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(added)):
+                self._contents[id(container)] = container, copy.copy(container)
 
     def is_changed(self, value: Any) -> bool:
         """Whether a value, or what it holds, holds other objects."""
@@ -158,6 +167,10 @@ def _is_pytorchs(name: str) -> bool:
 def is_plain(value: Any) -> bool:
     """Whether a value is no tensor and holds none."""
     return isinstance(value, PLAIN) or (isinstance(value, tuple) and all(map(is_plain, value)))
+
+
+def _has_all(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
+    return all(key in now and now[key] is value for key, value in before.items())
 
 
 def _elements(container: Any) -> list[Any]:

@@ -75,6 +75,8 @@ class Taken:
                 self.unkept.append(namespace.title(name))
                 self.replaced += [(namespace.title(name), was)] if isinstance(was, torch.Tensor) else []
             namespace.delete(name) if was is MISSING else namespace.write(name, was)
+        for _, container in self._containers:
+            self._contents.keep_new_keys(container)
         self.unkept += [label for label, container in self._containers if self._contents.is_changed(container)]
         self._contents.restore()
         for cached, misses in self._caches:
