@@ -11,10 +11,11 @@ from glowtrain.compiler.memory_use import MemoryUse
 from glowtrain.compiler.specialisation import Specialisation
 
 if TYPE_CHECKING:
+    from glowtrain.compiler import outline as outline
     from glowtrain.compiler import walk as walk
 
 __all__ = ["Function", "MemoryUse", "Specialisation", "compile", "compile_artifact"]
-_LATER = ("walk",)
+_LATER = ("outline", "walk")
 
 
 def __getattr__(name: str) -> ModuleType:

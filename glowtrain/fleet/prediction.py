@@ -28,7 +28,7 @@ MESSAGE = 4e-6
 
 
 @dataclass(frozen=True)
-class Network:
+class Interconnect:
     """``latency`` in seconds, ``bandwidth`` of each rank and direction in bytes a second."""
 
     latency: float
@@ -36,16 +36,16 @@ class Network:
 
 
 NETWORKS = {
-    "memory": Network(1e-6, 4e9),
-    "1gbe": Network(50e-6, 0.117e9),
-    "10gbe": Network(20e-6, 1.17e9),
-    "25gbe": Network(15e-6, 2.9e9),
-    "100gbe": Network(5e-6, 11.5e9),
+    "memory": Interconnect(1e-6, 4e9),
+    "1gbe": Interconnect(50e-6, 0.117e9),
+    "10gbe": Interconnect(20e-6, 1.17e9),
+    "25gbe": Interconnect(15e-6, 2.9e9),
+    "100gbe": Interconnect(5e-6, 11.5e9),
 }
 """By name: ranks of one host, and Ethernet with one rank a host."""
 
 
-def network_of(text: str) -> Network:
+def network_of(text: str) -> Interconnect:
     """A network by name, or ``LATENCY:BANDWIDTH`` in µs and GB/s (``20:1.17``). Raises :class:`InputError`."""
     if text in NETWORKS:
         return NETWORKS[text]
@@ -58,11 +58,11 @@ def network_of(text: str) -> Network:
         raise InputError(
             f"a network is {listed(NETWORKS)}, or LATENCY:BANDWIDTH in µs and GB/s (20:1.17), not {text!r}"
         )
-    return Network(latency / 1e6, bandwidth * 1e9)
+    return Interconnect(latency / 1e6, bandwidth * 1e9)
 
 
 @dataclass(frozen=True)
-class Costs:
+class StepCosts:
     """Seconds of a ``shard``, of adding two shards' gradients, of an ``update``; bytes of all gradients, in so many
     buckets."""
 
@@ -72,7 +72,7 @@ class Costs:
     nbytes: int
     buckets: int
 
-    def messages(self, share: Share, examples: int, network: Network) -> float:
+    def messages(self, share: Share, examples: int, network: Interconnect) -> float:
         """Seconds in which the gradients' sums meet, adding them included."""
         ranks = share.ranks
         if ranks == 1:
@@ -83,14 +83,14 @@ class Costs:
         slices = self.add * (sum(nodes) - 1) / ranks
         return 2 * network.latency + count * MESSAGE + sent / network.bandwidth + slices
 
-    def step(self, share: Share, examples: int, network: Network) -> float:
+    def step(self, share: Share, examples: int, network: Interconnect) -> float:
         """Seconds of a step."""
         present = len(share.present(examples, share.of(0)))
         own = present * self.shard + (present - len(share.nodes(0, examples))) * self.add
         return own + self.messages(share, examples, network) + self.update
 
 
-def measure(step: FleetStep, inputs: Mapping[str, Any], runs: int) -> Costs:
+def measure(step: FleetStep, inputs: Mapping[str, Any], runs: int) -> StepCosts:
     """The costs of a step's parts on a whole batch, in one process: medians over ``runs``."""
     shards, memory = step.first_shard(inputs), [step.sums.memory() for _ in range(2)]
     step(inputs)
@@ -105,7 +105,7 @@ def measure(step: FleetStep, inputs: Mapping[str, Any], runs: int) -> Costs:
         step.updated(inputs, step.sums.sums, step.notes.shards)
 
     flats = memory[0].flats
-    return Costs(
+    return StepCosts(
         _median(shard, runs), _median(add, runs), _median(update, runs), sum(flat.nbytes for flat in flats), len(flats)
     )
 
@@ -127,7 +127,7 @@ class FleetPlan(Displayable):
     examples: int
     shards: int
     network: str
-    costs: Costs
+    costs: StepCosts
     ranks: tuple[int, ...]
 
     def _contents(self) -> Iterable[str | Table]:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from glowtrain.compiler.memory_use import MemoryUse
-from glowtrain.compiler.outline import Outline
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import plural
 from glowtrain.presentation.tables import Table
 
 if TYPE_CHECKING:
+    from glowtrain.compiler.outline import Outline
     from glowtrain.trainer.graphs import TrainerGraphs
     from glowtrain.trainer.steps import Steps
 

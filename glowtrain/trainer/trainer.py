@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import glowtrain
+from glowtrain import compiler
 from glowtrain.compiler import MemoryUse
-from glowtrain.compiler.outline import multiply_adds, outline
 from glowtrain.errors import BackendError, InputError
 from glowtrain.optim.lbfgs import Minimization
 from glowtrain.settings import method_takes
@@ -111,8 +111,8 @@ class Trainer(Steps):
         except BackendError as error:
             memory = str(error)
         model = self.graphs.at(self.compiled.graph.binding) if known else self._bound()
-        work = sum(multiply_adds(node) for node in self.graphs.whole_step_of(model).nodes)
-        return TrainingSummary(outline(model, trained_sizes(self.graphs)), work, self.nbytes, memory)
+        work = sum(compiler.outline.multiply_adds(node) for node in self.graphs.whole_step_of(model).nodes)
+        return TrainingSummary(compiler.outline.outline(model, trained_sizes(self.graphs)), work, self.nbytes, memory)
 
     def to_torch(self, module: Any) -> None:
         """Write the present parameters and running statistics into the tensors of a PyTorch module, in place.

@@ -5,22 +5,22 @@ import re
 import pytest
 
 from glowtrain.errors import InputError
-from glowtrain.fleet.prediction import NETWORKS, Costs, Network, network_of
+from glowtrain.fleet.prediction import NETWORKS, Interconnect, StepCosts, network_of
 from glowtrain.fleet.shards import Share
 from tests.cli.commands import done, refused
 
-FREE = Network(0.0, 1e30)
+FREE = Interconnect(0.0, 1e30)
 
 
 def test_without_messages_ranks_share_the_shards():
-    costs = Costs(shard=1.0, add=0.0, update=0.5, nbytes=0, buckets=0)
+    costs = StepCosts(shard=1.0, add=0.0, update=0.5, nbytes=0, buckets=0)
     for ranks in (1, 2, 4, 8):
         assert costs.step(Share(8, 0, ranks), 64, FREE) == pytest.approx(8 / ranks + 0.5, abs=1e-3)
 
 
 def test_bytes_are_those_of_a_ring_where_ranks_have_a_subtree_each():
-    costs = Costs(0.0, 0.0, 0.0, nbytes=1_000_000, buckets=1)
-    slow = Network(0.0, 1e3)
+    costs = StepCosts(0.0, 0.0, 0.0, nbytes=1_000_000, buckets=1)
+    slow = Interconnect(0.0, 1e3)
     for ranks in (2, 4, 8):
         assert costs.messages(Share(8, 0, ranks), 64, slow) == pytest.approx(2 * 1000 * (ranks - 1) / ranks, rel=1e-3)
     assert costs.messages(Share(24, 0, 3), 64, slow) > 2 * 1000 * 2 / 3  # several subtrees, of which each travels
@@ -35,7 +35,7 @@ def test_what_is_no_network_is_refused(text):
 
 def test_networks_by_name_and_by_numbers():
     assert network_of("10gbe") is NETWORKS["10gbe"]
-    assert network_of("20:1.5") == Network(20e-6, 1.5e9)
+    assert network_of("20:1.5") == Interconnect(20e-6, 1.5e9)
 
 
 def test_the_command_prints_a_row_for_each_number_of_ranks():

@@ -243,3 +243,29 @@ def test_iterators_are_refused(numbers: Any) -> None:
     ((x, y),) = data(1)
     step = compiled(nn.Linear(6, 3), lambda scores, labels: cross_entropy(scores, labels) * next(numbers))
     assert "draws numbers from a " in refusal(lambda: step(x, y))
+
+
+class Registry(dict[Any, Any]):
+    """Keys its entries otherwise than by what it is asked for, and makes its values anew, as transformers' do."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(f"class {key}", value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return [super().__getitem__(key)]
+
+
+REGISTRY = Registry()
+REGISTRY[1] = "one"
+
+
+def registering(net: Any, x: torch.Tensor) -> torch.Tensor:
+    REGISTRY[2] = "two"
+    return x * len(REGISTRY)
+
+
+def test_dicts_with_methods_of_their_own_are_left_as_they_are(recwarn: pytest.WarningsRecorder) -> None:
+    ((x, y),) = data(1)
+    compiled(Net(registering))(x, y)
+    assert dict(dict.items(REGISTRY)) == {"class 1": "one", "class 2": "two"}
+    assert not [each for each in recwarn if issubclass(each.category, gtt.UnkeptAttributeWarning)]

@@ -6,7 +6,6 @@ the other one from then on.
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -20,13 +19,15 @@ PLAIN = (int, float, complex, str, bytes, type(None))
 """What modules count and remember beside tensors."""
 STANDARD = frozenset(vars(torch.nn.Module()))
 """Attributes of all modules: their tensors, submodules, hooks and modes."""
+CONTAINERS = (list, dict, set, deque)
+"""What holds values and can be filled."""
 FLAT = "_flat_weight"
 """What the lists are called that LSTM, GRU and RNN keep their parameters in, besides."""
 Assigned = tuple[Callable[[str, Any], None], str, Any]
 """How a value is written again, under which name, and the value."""
 
 
-class Contents:
+class ContainerSnapshot:
     """What lists, dicts, sets and deques hold, and those within them."""
 
     def __init__(self) -> None:
@@ -35,9 +36,9 @@ class Contents:
     def take(self, values: Iterable[Any]) -> None:
         """Remember what those among the values hold."""
         for value in values:
-            if isinstance(value, (list, dict, set, deque)) and id(value) not in self._contents:
-                self._contents[id(value)] = value, copy.copy(value)
-                self.take(value.values() if isinstance(value, dict) else value)
+            if isinstance(value, CONTAINERS) and id(value) not in self._contents:
+                self._contents[id(value)] = value, _copied(value)
+                self.take(dict.values(value) if isinstance(value, dict) else value)
             elif isinstance(value, tuple):
                 self.take(value)
 
@@ -45,9 +46,9 @@ class Contents:
         """Take a dict as it is now if it has got keys alone, for values without tensors: what code computes once."""
         before = self._contents[id(container)][1]
         if isinstance(container, dict) and _has_all(container, before):
-            added = [value for key, value in container.items() if key not in before]
-            if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(added)):
-                self._contents[id(container)] = container, copy.copy(container)
+            added = [value for key, value in dict.items(container) if key not in before]
+            if not _has_tensors(added):
+                self._contents[id(container)] = container, _copied(container)
 
     def is_changed(self, value: Any) -> bool:
         """Whether a value, or what it holds, holds other objects."""
@@ -61,8 +62,9 @@ class Contents:
         """Give them back what they held."""
         for container, before in self._contents.values():
             if [*map(id, _elements(container))] != [*map(id, _elements(before))]:
-                container.clear()
-                (container.update if isinstance(container, (dict, set)) else container.extend)(before)
+                kind: Any = _kind(container)  # a subclass may do other things when it is filled
+                kind.clear(container)
+                (kind.update if kind in (dict, set) else kind.extend)(container, before)
 
 
 class Attributes:
@@ -70,7 +72,7 @@ class Attributes:
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
         self._parts: dict[int, tuple[str, dict[str, Any], dict[str, Any]]] = {}
-        self._contents = Contents()
+        self._contents = ContainerSnapshot()
         for path, module in modules.items():
             self.take(module, path)
 
@@ -169,9 +171,31 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, PLAIN) or (isinstance(value, tuple) and all(map(is_plain, value)))
 
 
+def _kind(container: Any) -> type:
+    return next(kind for kind in CONTAINERS if isinstance(container, kind))
+
+
+def _copied(container: Any) -> Any:
+    """What a container holds, in one without methods of a subclass, which may make something where it is asked."""
+    kind = _kind(container)
+    return dict(dict.items(container)) if kind is dict else kind(container)
+
+
 def _has_all(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
-    return all(key in now and now[key] is value for key, value in before.items())
+    return all(key in now and _is_same(dict.__getitem__(now, key), value) for key, value in before.items())
+
+
+def _is_same(now: Any, before: Any) -> bool:
+    """Whether a value is what it was, or a container made again of the same parts, none of them a tensor."""
+    if now is before:
+        return True
+    made_again = isinstance(now, (list, dict, set, tuple)) and type(now) is type(before)
+    return made_again and not _has_tensors([now, before]) and bool(now == before)
+
+
+def _has_tensors(value: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
 
 
 def _elements(container: Any) -> list[Any]:
-    return [*container.keys(), *container.values()] if isinstance(container, dict) else [*container]
+    return [*dict.keys(container), *dict.values(container)] if isinstance(container, dict) else [*container]

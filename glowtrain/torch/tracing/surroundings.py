@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.utils import parametrize
 
-from glowtrain.torch.tracing.attributes import Assigned, Contents, is_plain
+from glowtrain.torch.tracing.attributes import Assigned, ContainerSnapshot, is_plain
 
 MISSING = object()
 
@@ -44,19 +44,19 @@ class Surroundings:
         self.caches: list[Any] = []
         """Functions with ``functools.lru_cache``."""
 
-    def taken(self) -> Taken:
+    def snapshot(self) -> Snapshot:
         """What all of it is now."""
-        return Taken(self)
+        return Snapshot(self)
 
 
-class Taken:
+class Snapshot:
     """What surroundings were when this was made."""
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._namespaces = [(each, dict(each.read())) for each in surroundings.namespaces]
         self._containers = surroundings.containers
         self._caches = [(each, each.cache_info().misses) for each in surroundings.caches]
-        self._contents = Contents()
+        self._contents = ContainerSnapshot()
         # what a block of parametrize.cached() has computed by now
         self._contents.take([parametrize._cache, *(container for _, container in self._containers)])
         self.assigned: list[Assigned] = []

@@ -169,7 +169,7 @@ class Computation(torch.nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.generators = generators
-        self.surroundings = (surroundings or Surroundings()).taken()
+        self.surroundings = (surroundings or Surroundings()).snapshot()
         self.forward_only = forward_only
         self.originals = Originals()
         self.tape = Tape(GRADIENT)

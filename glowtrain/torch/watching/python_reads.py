@@ -11,6 +11,7 @@ import argparse
 import dis
 import functools
 import itertools
+import logging
 import sys
 import threading
 import types
@@ -110,7 +111,7 @@ class _Walk:
 
     def _ways(self) -> Iterator[tuple[Any, Callable[[Any, str], None]]]:
         yield (*GENERATORS, *ITERATORS), lambda value, _: self.generators.append(value)
-        yield torch.Tensor, lambda *_: None
+        yield (torch.Tensor, logging.Logger), lambda *_: None
         yield types.FunctionType, self._function
         yield types.MethodType, lambda value, label: self._each((value.__func__, value.__self__), label)
         yield CACHED, self._cached
