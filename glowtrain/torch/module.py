@@ -22,7 +22,6 @@ from glowtrain.torch.memory import array_of, check_device
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
 from glowtrain.torch.tracing.trace import MODULE, Computation, Trace, name_in_module, traced
-from glowtrain.torch.watching.python_reads import PythonReads
 from glowtrain.types import Array, Spec, type_of
 
 BATCH = "batch"
@@ -195,8 +194,7 @@ class ModuleBuild:
             torch.zeros(types[name].shape, dtype=THEIRS[types[name].dtype]) if name in types else value
             for name, value in self.arguments.leaves.items()
         ]
-        reads = PythonReads((self.module,))
-        trace = traced(Computation(self._called, surroundings=reads.surroundings, **{MODULE: self.module}), examples)
+        trace = traced(Computation(self._called, **{MODULE: self.module}), examples)
         given = {name: Input(type_, name) for name, type_ in types.items()}
         variables = variables_of(trace, state_tensors(self.module), self.arrays)
         leaves = {**by_placeholder(trace, list(given.values())), **variables}

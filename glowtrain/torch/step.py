@@ -184,10 +184,7 @@ class CompiledStep:
             compiled, leaves = self._for(batch)
             if self.spec.accumulate > 1 and compiled.updates.reached != self._reached:
                 self._begin_window(compiled.updates.reached)
-            result = run(compiled, leaves)
-            if compiled.leave_values():
-                self._read_anew()  # attributes that have come with them
-            return result
+            return run(compiled, leaves)
 
     def _begin_window(self, reached: tuple[str, ...]) -> None:
         """Raise :class:`InputError` where a call has gradients for other parameters than those whose update waits."""

@@ -37,7 +37,6 @@ from glowtrain.torch.module import by_placeholder, variables_of
 from glowtrain.torch.optimizers import PARAMETERS, GroupedUpdates
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.tracing.attributes import Assigned
 from glowtrain.torch.tracing.packed import LengthUse, length_uses
 from glowtrain.torch.tracing.source_locations import warn_caller
 from glowtrain.torch.tracing.trace import MODULE, Computation, differentiates, traced
@@ -66,8 +65,7 @@ class StepForShape:
     def __init__(self, step: CompiledStep, batch: Sequence[Any]) -> None:
         self.optimizer = step.optimizer
         self.updates = GroupedUpdates(step.names, step.spec)
-        graph, self.structure, self.lengths, self.assigned = _step_graph(step, batch, self.updates)
-        self._left = False
+        graph, self.structure, self.lengths = _step_graph(step, batch, self.updates)
         self.changed = step.borrow(graph, self.updates)
         options = replace(options_for(graph, step.spec, step.backend.facts), row_major_variables=True)
         self.special = Specialisation(graph, step.backend, options, step.state)
@@ -109,13 +107,6 @@ class StepForShape:
             raise BackendError(f"{type(self.special.executable).__name__} does not run on addresses; use backend cpu")
         self._returned(results)
         return seconds
-
-    def leave_values(self) -> bool:
-        """Assign what the module's code has assigned when it was traced. Whether that is for the first time."""
-        for write, name, value in self.assigned:
-            write(name, value)
-        first, self._left = not self._left, True
-        return first and bool(self.assigned)
 
     def _prepared(self, leaves: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The tensors of a batch, and new ones for the results, once all is ready to run."""
@@ -193,20 +184,19 @@ def _is_live(group: Mapping[str, Any]) -> bool:
 
 def _step_graph(
     step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdates
-) -> tuple[Graph, pytree.TreeSpec, list[LengthUse], list[Assigned]]:
-    """Forward, backward and update for batches like this one; how its outputs make up what the loss returns; which
-    of its tensors are lengths; and what Python code assigns."""
+) -> tuple[Graph, pytree.TreeSpec, list[LengthUse]]:
+    """Forward, backward and update for batches like this one; how its outputs make up what the loss returns; and which
+    of its tensors are lengths."""
     modules = {name or MODULE: module for name, module in step.modules.items()}
-    computation = Computation(
-        step.loss, generators=step.reads.generators, surroundings=step.reads.surroundings, **modules
-    )
+    computation = Computation(step.loss, generators=step.reads.generators, **modules)
     # in memory of their own, as export looks for parameters by their memory
     trace = traced(
         computation, pytree.tree_map_only(torch.Tensor, lambda each: row_major(each.detach()).clone(), batch)
     )
+    computation.assign()
     if computation.unkept:
         warn_caller(
-            "the module or the loss changes what a compiled step leaves as it was "
+            f"the module or the loss changes attributes, which a compiled step leaves as they were "
             f"({', '.join(computation.unkept)}): return them from the loss function, or register buffers",
             UnkeptAttributeWarning,
         )
@@ -233,7 +223,7 @@ def _step_graph(
     )
     reached = [variable for variable in trained if variable in connected or variable in inner]
     graph = training_graph(model, loss, (), reached or list(trained), updates, extra, connected=connected)
-    return graph, trace.structure, length_uses(trace.graph, trace.inputs), computation.assigned
+    return graph, trace.structure, length_uses(trace.graph, trace.inputs)
 
 
 def _loss(results: Sequence[Any]) -> Value:

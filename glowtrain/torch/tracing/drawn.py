@@ -1,4 +1,4 @@
-"""Detect random numbers of Python and NumPy, and elements of iterators, which a trace would make constants of."""
+"""Detect random numbers of Python and NumPy, which a trace would make constants of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pickle
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ def nothing_drawn(generators: Sequence[Any]) -> Iterator[None]:
     drawn = [name for (name, then), (_, now) in zip(before, _states(generators), strict=True) if then != now]
     if drawn:
         raise InputError(
-            f"the module or the loss draws numbers from {' and '.join(drawn)}. Its Python code runs once, when "
+            f"the module or the loss draws random numbers from {' and '.join(drawn)}. Its Python code runs once, when "
             "it is compiled, so that all steps would use the same ones: draw them by PyTorch (torch.rand(()), "
             "torch.distributions), or outside, and pass them as tensors"
         )
@@ -30,20 +29,5 @@ def nothing_drawn(generators: Sequence[Any]) -> Iterator[None]:
 
 def _states(generators: Sequence[Any]) -> list[tuple[str, bytes]]:
     states = [("random", random.getstate()), ("numpy.random", np.random.get_state())]  # noqa: NPY002  what others use
-    states += [(f"a {type(each).__module__}.{type(each).__name__}", _state(each)) for each in generators]
-    return [(name, _fingerprint(state)) for name, state in states]
-
-
-def _state(generator: Any) -> Any:
-    """A generator of Python's code is at an instruction, with variables; others can be pickled."""
-    if not isinstance(generator, GeneratorType):
-        return generator
-    frame = generator.gi_frame
-    return frame and (frame.f_lasti, {name: id(value) for name, value in frame.f_locals.items()})
-
-
-def _fingerprint(state: Any) -> bytes:
-    try:
-        return pickle.dumps(state)
-    except (TypeError, AttributeError, pickle.PicklingError):  # an iterator over what cannot be pickled
-        return b""
+    states += [(f"a {type(each).__module__}.{type(each).__name__}", each) for each in generators]
+    return [(name, pickle.dumps(state)) for name, state in states]

@@ -30,12 +30,11 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.torch.aten import TABLE
-from glowtrain.torch.tracing.attributes import Assigned, Attributes, Registered
+from glowtrain.torch.tracing.attributes import Assigned, Attributes
 from glowtrain.torch.tracing.drawn import nothing_drawn
 from glowtrain.torch.tracing.quiet import quiet
 from glowtrain.torch.tracing.source_locations import innermost_line
 from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_observed, traceable
-from glowtrain.torch.tracing.surroundings import Surroundings
 from glowtrain.torch.tracing.tape import Connected, Tape, TapedMemory
 
 GRADIENT = "glowtrain::gradient"
@@ -159,17 +158,15 @@ class Computation(torch.nn.Module):
 
     What says how gradients are computed (``torch.autograd.Function``, hooks of tensors) is refused, unless the
     computation is wanted ``forward_only``: then it is passed over. Draws of random numbers by Python and NumPy, which
-    the trace would make constants of, are always refused, those from ``generators`` too. ``surroundings`` are left as
-    they are.
+    the trace would make constants of, are always refused, those from ``generators`` too.
     """
 
     def __init__(
         self, function: Callable[..., Any], *, forward_only: bool = False, generators: Sequence[Any] = (),
-        surroundings: Surroundings | None = None, **modules: torch.nn.Module,
+        **modules: torch.nn.Module,
     ) -> None:  # fmt: skip
         super().__init__()
         self.generators = generators
-        self.surroundings = (surroundings or Surroundings()).snapshot()
         self.forward_only = forward_only
         self.originals = Originals()
         self.tape = Tape(GRADIENT)
@@ -178,7 +175,7 @@ class Computation(torch.nn.Module):
             self.add_module(name, module)
 
     def forward(self, *inputs: Any) -> Any:
-        registered = Registered(self)
+        before = list(self._buffers_in_place())
         attributes = Attributes(dict(self.named_modules()))
         self.originals.attributes = self.originals.attributes or attributes
         constant = [(each, each._version) for each in pytree.tree_leaves(inputs) if _is_constant(each)]
@@ -188,38 +185,31 @@ class Computation(torch.nn.Module):
             self.originals.modules.add(called)
             attributes.take(called, type(called).__name__)
 
-        try:
-            with mode, calls_observed(observe), nothing_drawn(self.generators):
-                results = self._function[0](*inputs)
-            buffers = registered.assigned()
-        finally:
-            registered.restore()
+        with mode, calls_observed(observe), nothing_drawn(self.generators):
+            results = self._function[0](*inputs)
         if any(each.requires_grad and each._version != version for each, version in constant):
             raise ModelError("what requires a gradient is written to a tensor that does not: write it under no_grad")
         self.originals.assigned += attributes.assigned
         self.originals.unkept += attributes.unkept
-        for buffer, value in buffers:  # what is assigned becomes a write, which export sees
-            with torch.no_grad():
-                buffer.copy_(value)
+        for owner, name, buffer in before:
+            self._write_back(owner, name, buffer)
         self.tape.record(results, inputs, dict(self.named_parameters(remove_duplicate=False)))
         return results
 
     def restore(self) -> None:
-        """Give the modules the attributes that they had, and what surrounds them its values."""
+        """Give the modules the attributes that they had."""
         if self.originals.attributes is not None:
             self.originals.attributes.restore()
-        self.surroundings.restore()
 
     @property
     def unkept(self) -> list[str]:
-        """The attributes and names that calls of the modules would have left with other tensors or contents."""
-        own = map(name_in_module, self.originals.unkept)
-        return list(dict.fromkeys([*own, *self.surroundings.unkept]))
+        """The attributes that calls of the modules would have left with other tensors or contents."""
+        return [name_in_module(name) for name in dict.fromkeys(self.originals.unkept)]
 
-    @property
-    def assigned(self) -> list[Assigned]:
-        """The plain values that calls of the modules leave in their attributes and elsewhere."""
-        return [*self.originals.assigned, *self.surroundings.assigned]
+    def assign(self) -> None:
+        """Leave in the modules the plain values that they have assigned, as calls of them do."""
+        for owner, name, value in self.originals.assigned:
+            owner[name] = value
 
     @property
     def others(self) -> list[torch.nn.Module]:
@@ -227,6 +217,18 @@ class Computation(torch.nn.Module):
         own = set(map(id, self.modules()))
         parts = dict.fromkeys(part for module in self.originals.modules for part in module.modules())
         return [part for part in parts if id(part) not in own]
+
+    def _buffers_in_place(self) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
+        for part in self.modules():
+            yield from ((part._buffers, name, buffer) for name, buffer in part._buffers.items() if buffer is not None)
+
+    def _write_back(self, owner: dict[str, Any], name: str, buffer: torch.Tensor) -> None:
+        """What a module has assigned to a buffer becomes a write to it, which export sees."""
+        assigned = owner[name]
+        if assigned is not buffer:
+            owner[name] = buffer
+            with torch.no_grad():
+                buffer.copy_(assigned)
 
 
 def _is_constant(value: Any) -> bool:
@@ -287,7 +289,6 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
     finally:
         computation.restore()
     trace = replace(computation.originals.put_in(_trace(program)), others=computation.others)
-    _check_replaced(computation.surroundings.replaced, list(trace.tensors.values()))
     outside = {placeholder: trace.tensors[placeholder] for placeholder in trace.outside}
     numbers = {placeholder: number for number, placeholder in enumerate(trace.inputs)}
     trace = replace(trace, tape=computation.tape.read({**numbers, **trace.names, **outside}))
@@ -325,16 +326,6 @@ def _check_attributes(program: ExportedProgram, said: str) -> None:
         raise ModelError(
             f"the module reads and assigns {', '.join(kept)}, which are no buffers, so that a call depends on the one "
             "before: make them buffers with register_buffer()"
-        )
-
-
-def _check_replaced(replaced: Sequence[tuple[str, torch.Tensor]], read: Sequence[torch.Tensor]) -> None:
-    """Raise :class:`ModelError` for tensors beside those of modules that one call leaves to the next."""
-    names = [name for name, tensor in replaced if any(tensor is each for each in read)]
-    if names:
-        raise ModelError(
-            f"the module or the loss reads and assigns {', '.join(names)}, so that a call depends on the one before: "
-            "make buffers of them with register_buffer()"
         )
 
 
