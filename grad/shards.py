@@ -27,8 +27,8 @@ WEIGHT, COUNTER = "shard.weight", "shard.counter."
 
 @dataclass(frozen=True)
 class ShardedStep:
-    """The graphs of a step in shards. ``parameters``: what has gradients, in the order in which backward makes them
-    last to first."""
+    """The graphs of a step in shards: ``split`` is what shards have in common, ``weight`` the input for a shard's part
+    of the examples, ``trained`` the parts of parameters that are trained alone."""
 
     split: StepParts
     inputs: tuple[Input, ...]

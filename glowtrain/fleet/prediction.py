@@ -24,7 +24,7 @@ from glowtrain.presentation.messages import listed, plural
 from glowtrain.presentation.tables import Table
 
 MESSAGE = 4e-6
-"""Processor time of sending and receiving a message from Python, as measured between processes of one host."""
+"""Processor time of sending and receiving a message from Python: an estimate."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ NETWORKS = {
     "25gbe": Interconnect(15e-6, 2.9e9),
     "100gbe": Interconnect(5e-6, 11.5e9),
 }
-"""By name: ranks of one host, and Ethernet with one rank a host."""
+"""By name: ranks of one host, and Ethernet with one rank a host. Usual figures, which nobody measured here."""
 
 
 def network_of(text: str) -> Interconnect:

@@ -116,7 +116,6 @@ class TrainingSettings(Resources):
         parse=_parts_of_batches,
         panel=TRAINING,
     )
-
     fleet: FleetSpec | None = setting(
         None,
         "Train together with other processes (gt.fleet.mpi()), to the same bits with any number of them.",
