@@ -137,7 +137,6 @@ class FleetStep:
         self, inputs: Mapping[str, Any], examples: int, small: dict[int, Arrays]
     ) -> Callable[[TreeNode], Gradients | None]:
         """What computes a shard's gradients, and takes notes of what is small beside them."""
-        batch, begin = self._batched(inputs), self.share.rows(examples, self.share.local).start
         counters = {} if self._counters is None else self._counters({})
 
         def gradients(node: TreeNode) -> Gradients | None:
@@ -145,10 +144,9 @@ class FleetStep:
             size = rows.stop - rows.start
             if behind - shard > 1 or not size:
                 return None
-            own = {name: array[rows.start - begin : rows.stop - begin] for name, array in batch.items()}
-            given = {**self._scalars(inputs), **own, **self._counted(counters, shard), **self._weight(size, examples)}
+            beside = {**self._counted(counters, shard), **self._weight(size, examples)}
             memory = self.sums.memory()
-            small[shard] = self.write(given, memory)
+            small[shard] = self.write({**self.rows_of(shard, inputs), **beside}, memory)
             return memory
 
         return gradients
