@@ -375,7 +375,7 @@ OPTIMIZERS = [
     ),
     Mistake("accumulator not reset", optimizer, keep("Where()(_, 0.0, X)"), ACCUMULATION),
     Mistake("accumulated sum for the mean", optimizer, keep("X * (1.0 / _)"), ACCUMULATION),
-    Mistake("slots change between updates", optimizer._Step.keep, keep("Where()(_, X, _)"), ACCUMULATION),
+    Mistake("slots change between updates", optimizer.Accumulation.at_last, keep("Where()(_, X, _)"), ACCUMULATION),
     Mistake(
         "schedule one step ahead",
         schedules.Warmup.factor,
