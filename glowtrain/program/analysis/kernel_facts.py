@@ -32,7 +32,7 @@ from glowtrain.loops import (
 from glowtrain.loops.functions import Cost
 from glowtrain.memo import memoized
 from glowtrain.program.program import Instruction, Kernel
-from glowtrain.types import i8, i16, i32, u8, u16
+from glowtrain.types import bf16, f32, i8, i16, i32, u8, u16
 
 CHEAP = 8
 """Operations of an expression that is computed again rather than stored."""
@@ -75,9 +75,20 @@ class Definition:
         nodes = [node for node in _computed(self.value) if isinstance(node, (Apply, Reduce))]
         return len(nodes) <= CHEAP and all(map(_takes_one_step, nodes))
 
+    @property
+    def widened_in_place(self) -> bool:
+        """Whether each element is one of bf16 at the same subscripts, as f32: then a load outside of the buffer is one
+        outside of the other, and gives the same 0."""
+        if not is_widening(self.value):
+            return False
+        (load,) = self.loads
+        return load.index == self.store.index and load.fill is None and load.buffer.shape == self.store.buffer.shape
+
     @memoized
     def element(self, load: Load) -> Expr:
         """The expression of the element that is loaded."""
+        if load.fill == 0 and self.widened_in_place:
+            return Cast(Load(self.loads[0].buffer, load.index, load.fill), f32)
         return substitute(self.value, dict(self.indices_at(load.index)))
 
     def indices_at(self, subscripts: Sequence[Expr]) -> Iterator[tuple[Expr, Expr]]:
@@ -146,8 +157,13 @@ def box(kernel: Kernel) -> For | None:
 
 
 def is_move(expr: Expr) -> bool:
-    """Only rearranges: an element of a buffer, or a constant."""
-    return isinstance(expr, (Const, Load))
+    """Only rearranges: an element of a buffer, or a constant; a bf16 as f32, too, as whatever loads one widens it."""
+    return isinstance(expr, (Const, Load)) or is_widening(expr)
+
+
+def is_widening(expr: Expr) -> bool:
+    """Whether it is an element of bf16 as f32."""
+    return isinstance(expr, Cast) and isinstance(expr.value, Load) and (expr.value.dtype, expr.dtype) == (bf16, f32)
 
 
 def _computed(expr: Expr) -> Iterator[Expr]:

@@ -229,10 +229,11 @@ def _reads_bytes(load: Load, defined: Definition) -> bool:
 
 def _movable(use: LoadUse, defined: Definition) -> bool:
     if needs_check(use.load):
-        return False
+        return use.load.fill == 0 and defined.widened_in_place
     if isinstance(defined.value, Const):
         return not use.operand
     new = defined.element(use.load)
+    new = new.value if isinstance(new, Cast) else new
     if use.operand:
         return isinstance(new, Load) and is_linear(new)
     return is_linear(new) or not is_linear(use.load) if isinstance(new, Load) else True
