@@ -11,7 +11,7 @@ from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.cpu.recognise import (
     ContractionProduct,
     FusedEpilogue,
-    Unchanged,
+    KnownBuffers,
     contraction_text,
     further_operands,
     is_small,
@@ -76,21 +76,25 @@ class KernelFunctions:
         self._wrote = wrote
         self._names: dict[tuple[tuple[str, str], ...], str] = {}
         self._parts: dict[str, str] = {}
-        self._units: dict[tuple[Key, tuple[tuple[bool, bool, bool], ...]], tuple[KernelUnit, list[Buffer]]] = {}
+        self._units: dict[tuple[Key, tuple[tuple[bool, ...], ...]], tuple[KernelUnit, list[Buffer]]] = {}
         self._smalls: dict[Buffer, bool] = {}
 
-    def unit(self, kernel: Kernel, outer: list[Index], unchanged: Unchanged) -> KernelUnit:
+    def unit(self, kernel: Kernel, outer: list[Index], known: KnownBuffers) -> KernelUnit:
         """The code of a kernel's structure, over its own buffers."""
-        lasting, held = unchanged.lasting, unchanged.held
-        known = tuple((b.kind == "constant" or b in lasting, self._small(b), b in held) for b in kernel.operands)
-        key = structure(kernel, outer), known
+        facts = tuple(self._facts(buffer, known) for buffer in kernel.operands)
+        key = structure(kernel, outer), facts
         own = kernel.operands
         if key not in self._units:
-            unit = _unit(kernel, self.target, outer, unchanged)
+            unit = _unit(kernel, self.target, outer, known)
             self._units[key] = unit, own
             self._write(unit, kernel)
         unit, operands = self._units[key]
         return unit.on(operands, own)
+
+    def _facts(self, buffer: Buffer, known: KnownBuffers) -> tuple[bool, ...]:
+        """What is known of a buffer and decides about code."""
+        unchanged = buffer.kind == "constant" or buffer in known.lasting
+        return unchanged, self._small(buffer), buffer in known.held, buffer in known.flushed
 
     def _small(self, buffer: Buffer) -> bool:
         if buffer not in self._smalls:
@@ -133,13 +137,13 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def _unit(kernel: Kernel, target: Target, outer: list[Index], unchanged: Unchanged) -> KernelUnit:
+def _unit(kernel: Kernel, target: Target, outer: list[Index], known: KnownBuffers) -> KernelUnit:
     """Write one kernel: by the contraction generator where it fits, as a general nest elsewhere."""
     try:
         product = recognise(kernel)
         if product is None:
             return _general(kernel, target, outer)
-        return _contraction(kernel, product, target, outer, unchanged)
+        return _contraction(kernel, product, target, outer, known)
     except CodegenError as error:
         raise CodegenError(f"kernel {kernel.name}: {error}") from error
 
@@ -157,9 +161,9 @@ def _general(kernel: Kernel, target: Target, outer: list[Index]) -> KernelUnit:
 
 
 def _contraction(
-    kernel: Kernel, product: ContractionProduct, target: Target, outer: list[Index], unchanged: Unchanged
+    kernel: Kernel, product: ContractionProduct, target: Target, outer: list[Index], known: KnownBuffers
 ) -> KernelUnit:
-    generated = contraction_text(kernel, product, _NAME, target, outer, unchanged)
+    generated = contraction_text(kernel, product, _NAME, target, outer, known)
     inner = product.indices
     accesses: tuple[Store | Load, ...] = (product.target, product.a, product.b)
     arguments = [Argument(access.buffer, outer_offset(access, inner)) for access in accesses]

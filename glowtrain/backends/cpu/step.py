@@ -20,7 +20,7 @@ from glowtrain.backends.cpu.events.text import append_event, append_event_text, 
 from glowtrain.backends.cpu.kernels import Argument, KernelFunctions, KernelUnit
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions
 from glowtrain.backends.cpu.panels import Packing
-from glowtrain.backends.cpu.recognise import Unchanged
+from glowtrain.backends.cpu.recognise import KnownBuffers
 from glowtrain.backends.cpu.tasks import Arguments, Invocation, Runner, Whole, Work
 from glowtrain.backends.llvm.text import CALLER, LlvmFunction, index_type, internal
 from glowtrain.backends.llvm.toolchain import assembly, module_text
@@ -31,6 +31,7 @@ from glowtrain.errors import CodegenError
 from glowtrain.loops import Buffer, Index
 from glowtrain.native import NativeFunction
 from glowtrain.presentation.messages import plural
+from glowtrain.program.analysis.flushed import flushed_buffers
 from glowtrain.program.memory.plan import ALIGNMENT, Plan
 from glowtrain.program.program import Call, Instruction, Kernel, Repeat
 from glowtrain.stages import DEFAULT, Options
@@ -153,6 +154,7 @@ class _Step:
         self.kernels: dict[tuple[Kernel, tuple[Index, ...]], KernelUnit] = {}
         self.workspace = 0
         self.lasting = _lasting(plan) if options.pack_variables else frozenset[Buffer]()
+        self.flushed = flushed_buffers(plan.program)
         self.held = dict(_held(plan.program.instructions, frozenset()))
         self.packed: dict[tuple[Buffer, Packing], Buffer] = {}
         called = (leaf.native for leaf in plan.program.leaves)
@@ -260,8 +262,8 @@ class _Step:
     def _unit(self, kernel: Kernel, outer: list[Index]) -> KernelUnit:
         """A kernel's code, written once for all kernels of one structure."""
         if (kernel, tuple(outer)) not in self.kernels:
-            unchanged = Unchanged(self.lasting, self.held[kernel])
-            self.kernels[kernel, tuple(outer)] = self.functions.unit(kernel, outer, unchanged)
+            known = KnownBuffers(self.lasting, self.held[kernel], self.flushed)
+            self.kernels[kernel, tuple(outer)] = self.functions.unit(kernel, outer, known)
         return self.kernels[kernel, tuple(outer)]
 
     def _add(self, call: Invocation, outer: list[Index], ranges: int) -> None:

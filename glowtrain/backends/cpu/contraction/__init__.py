@@ -18,7 +18,7 @@ from glowtrain.backends.cpu.contraction.describe import (
     Problem,
     normalise,
 )
-from glowtrain.backends.cpu.contraction.dot_product import Prepared, prepare, prepare_for_matrices
+from glowtrain.backends.cpu.contraction.dot_product import Prepared, prepare, prepare_for_matrices, prepare_pairs
 from glowtrain.backends.cpu.contraction.matrices.choose import choose_matrices
 from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.contraction.rates import Machine
@@ -47,7 +47,7 @@ def generate(
     All functions have the attributes ``#0`` of the target; helpers are internal and named ``name.*``. The buffers
     must not overlap. ``workspace`` must be aligned to 64 bytes. ``linkage`` is the function's own.
     """
-    prepared, plan = min(plans(contraction, target, epilogue), key=lambda found: found[1].cost)
+    prepared, plan = min(plans(contraction, target, epilogue), key=lambda found: found[1].cost + found[0].cycles)
     nest = Nest(plan, name, epilogue, prepared, linkage)
     functions = nest.functions()
     operand = 0 if prepared.turned != plan.problem.swapped else 1
@@ -60,14 +60,19 @@ def generate(
 def plans(
     contraction: Contraction, target: Target, epilogue: Epilogue | None
 ) -> Iterator[tuple[Prepared, ContractionPlan]]:
-    """The best plan in vectors, and the best one in matrices where the target multiplies these."""
+    """The best plan in vectors, and the best ones in pairs of bf16 and in matrices where the target multiplies
+    these."""
     machine = Machine.of(target, contraction.dtype)
 
     def problem(prepared: Prepared) -> Problem:
         return normalise(prepared.contraction, keep_lanes=epilogue is not None, dot=prepared.dot)
 
     prepared = prepare(contraction, target)
-    yield prepared, choose(problem(prepared), machine)
+    plain = problem(prepared)
+    yield prepared, choose(plain, machine)
+    in_pairs = prepare_pairs(contraction, plain, target)
+    if in_pairs is not None and (pairs := problem(in_pairs)).takes_sums_as(plain):
+        yield in_pairs, choose(pairs, machine)
     in_matrices = prepare_for_matrices(contraction, target)
     if in_matrices is not None:
         plan = choose_matrices(problem(in_matrices), machine, padded=in_matrices.padded)

@@ -27,8 +27,9 @@ class ContractionBody:
         self.f, self.lanes, self.tile, self.clipping = lanes.f, lanes, tile, clipping
         self.rolled = self._rolled(cut)
         self.written = tuple(i for i in tile.plan.reductions if i not in self.rolled)
-        self.unroll = self._unroll()
         self.dot, self.of = tile.problem.dot, {x: lanes.of(MEMORY[getattr(tile.variant, x).dtype]) for x in "ab"}
+        self.chained = self.dot is not None and self.dot.chains > 1
+        self.unroll = self._unroll()
         inner = tile.plan.reductions[max(0, len(self.rolled) - 1) :]
         self.prefetches = prefetches_b(tile.plan)
         self.apart = not self._live([(i, tile.trips(i)) for i in inner])
@@ -41,7 +42,7 @@ class ContractionBody:
             inner = [(i, tile.trips(i)) for i in tile.plan.reductions[len(rolled) - 1 :]]
             steps = prod(extent for _, extent in inner)
             long = inner[0][1] > MOST_TRIPS or steps > rates.WRITTEN_STEPS or steps * size > rates.WRITTEN_PRODUCTS
-            if rolled[-1] in (*cut, tile.problem.blocks) or long or not self._live(inner):
+            if rolled[-1] in (*cut, tile.problem.blocks, tile.grouped) or long or not self._live(inner):
                 break
             rolled.pop()
         return tuple(rolled)
@@ -60,7 +61,7 @@ class ContractionBody:
     def _unroll(self) -> int:
         """Trips of the innermost loop that are written one after another: for two dozen multiply-adds or more."""
         tile, written = self.tile, [(i, self.tile.trips(i)) for i in self.written]
-        if tile.guards or not self.rolled or tile.plan.passes > 1:
+        if tile.guards or not self.rolled or (tile.plan.passes > 1 and not self.chained):
             return tile.copies
         size = tile.sums // tile.copies * prod(extent for _, extent in written)
         unroll = max(tile.copies, min(4, max(1, 32 // size)) // tile.copies * tile.copies)
@@ -100,6 +101,7 @@ class ContractionBody:
                     {**step.index, loop: at},
                     min(step.count, extent - at) if size > 1 else step.count,
                     at // size % self.tile.copies if loop == self.tile.along else step.partial,
+                    step.chain,
                 )
                 for step in steps
                 for at in range(0, extent, size)
@@ -133,8 +135,9 @@ class ContractionBody:
             guard, loaded = self.clipping.guard(point, vector, cursor, step), {}
         if self.dot is not None:
             far = vector * self.tile.variant.a.step if self.tile.problem.across else 0
-            words = self._words(cursor.a, point.a + step.a + far, vector, step.count, loaded)
-            columns = self._columns(cursor.b, point.b + step.b + vector * self.tile.variant.b.step, loaded)
+            words = self._words(cursor.a, point.a + step.a + far, vector, step, loaded)
+            chain = step.chain * self.dot.word(self.lanes.width).width
+            columns = self._columns(cursor.b, point.b + step.b + vector * self.tile.variant.b.step + chain, loaded)
             return self.dot.product(self.f, words, columns, total)
         left = self._load("a", cursor.a, point.a + step.a, vector, step.count, guard, loaded)
         right = self._load("b", cursor.b, point.b + step.b, vector, step.count, guard, loaded)
@@ -172,13 +175,16 @@ class ContractionBody:
         return loaded[key]
 
     def _words(
-        self, base: LlvmValue, offset: int, vector: int, count: int, loaded: dict[tuple[str, int, int], LlvmValue]
+        self, base: LlvmValue, offset: int, vector: int, step: TileStep, loaded: dict[tuple[str, int, int], LlvmValue]
     ) -> LlvmValue:
-        """``count`` neighbours of A along the sum as words: the same in all lanes, or of each lane its own."""
-        key = ("a", offset, count)
+        """Neighbours of A along the sum as words: the same in all lanes, or of each lane its own."""
+        count, key = step.count, ("a", offset, step.count)
         if key in loaded:
             return loaded[key]
         assert self.dot is not None
+        if self.dot.chains > 1:
+            loaded[key] = self._chain(base, offset, step, loaded)
+            return loaded[key]
         address, width = self.of["a"].shift(base, offset), self.lanes.width
         if self.tile.problem.across:
             words = self._gathered(address, count, self.tile.count(vector))
@@ -189,6 +195,20 @@ class ContractionBody:
             words = self.f.splat(word, width)
         loaded[key] = self.f.cast("bitcast", words, self.dot.word(width))
         return loaded[key]
+
+    def _chain(
+        self, base: LlvmValue, offset: int, step: TileStep, loaded: dict[tuple[str, int, int], LlvmValue]
+    ) -> LlvmValue:
+        """The elements of a word of A that go to one chain, in all lanes."""
+        assert self.dot is not None
+        dot, width, key = self.dot, self.lanes.width, ("words", offset, step.count)
+        if key not in loaded:
+            word = self._word(self.of["a"].shift(base, offset), step.count)
+            words = self.f.splat(word, width * self.of["a"].type.size * dot.group // word.type.size // dot.chains)
+            loaded[key] = self.f.cast("bitcast", words, dot.word(width))
+        order = dot.orders[step.chain]
+        lanes = [first + order[at] for first in range(0, loaded[key].width, dot.group) for at in range(len(order))]
+        return self.f.shuffle(loaded[key], None, lanes * dot.chains)
 
     def _gathered(self, address: LlvmValue, count: int, exists: int) -> LlvmValue:
         """Words of neighbours that are far apart, ``exists`` lanes of them."""
@@ -220,12 +240,14 @@ class ContractionBody:
     def _word(self, address: LlvmValue, count: int) -> LlvmValue:
         """A word of A; at the end of a sum only its elements are read, the others are 0."""
         assert self.dot is not None
+        a = self.of["a"].type
+        type_ = vector(f"i{8 * a.size * self.dot.group}") if self.dot.chains > 1 else I32
         if count == self.dot.group:
-            return self.f.load(I32, address, self.of["a"].type.size)
-        word = LlvmValue("0", I32)
+            return self.f.load(type_, address, a.size)
+        word = LlvmValue("0", type_)
         for at in range(count):
-            one = self.f.load(vector(self.dot.element), self.of["a"].shift(address, at))
-            moved = self.f.op("shl", self.f.convert("zext", one, "i32"), 32 // self.dot.group * at)
+            one = self.f.load(a.one, self.of["a"].shift(address, at))
+            moved = self.f.op("shl", self.f.convert("zext", one, type_.scalar), type_.bits // self.dot.group * at)
             word = self.f.op("or", word, moved)
         return word
 
@@ -234,8 +256,11 @@ class ContractionBody:
         key = ("b", offset, 0)
         if key not in loaded:
             assert self.dot is not None
-            narrow = self.of["b"].wide(self.dot.group * self.lanes.width)
+            narrow = self.of["b"].wide(self.dot.word(self.lanes.width).width)
             value = self.f.load(narrow.type, narrow.shift(base, offset), narrow.type.size)
+            if self.dot.chains > 1:
+                loaded[key] = self.f.cast("bitcast", value, self.dot.word(self.lanes.width))
+                return loaded[key]
             signed = self.tile.problem.type_of("b") in SIGNED
             loaded[key] = self.f.widened(value, self.dot.element, signed=signed)
         return loaded[key]

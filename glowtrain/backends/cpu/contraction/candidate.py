@@ -78,7 +78,7 @@ def _price(lane: int, width: int) -> float:
 def _instructions(problem: Problem, machine: Machine) -> float:
     """Instructions of one product of vectors, added to a sum; small integers are widened first."""
     if problem.dot:
-        return 1 if problem.dot.adds else 3 if problem.dot.second else 2
+        return problem.dot.chains if problem.dot.adds else 3 if problem.dot.second else 2
     if problem.holds_integers:
         return 2 + rates.WIDENING * sum(problem.bytes_of(operand) < 4 for operand in "ab")
     return 1 if machine.fused else 2
@@ -187,8 +187,11 @@ def vectors_of_partials(order: SumOrder, machine: Machine) -> int:
 
 def live_partials(order: SumOrder, machine: Machine) -> int:
     """Those that are kept at once. Where lanes are few, one pass over the operands after another sums some of them: the
-    more there are at once, the fewer outputs share what is loaded.
+    more there are at once, the fewer outputs share what is loaded. Of a group's
+    one is kept: the other one, and the sums of results, are spilled meanwhile.
     """
+    if order.group:
+        return 1
     return min(vectors_of_partials(order, machine), max(FEW_PARTIALS, machine.registers // 4))
 
 

@@ -280,7 +280,7 @@ def _refined(x: Candidate, kinds: Sequence[str], enough: bool) -> Iterator[Candi
 
     ``enough``: the caches deliver as fast as is computed already.
     """
-    if x.dots or enough or x.problem.holds_integers or x.problem.blocks is not None:
+    if x.dots or enough or x.problem.holds_integers or x.problem.dot or x.problem.blocks is not None:
         yield x
         return
     far = {operand: x.stride(operand, inner_reduction(x, operand)) * x.problem.size >= rates.LINE for operand in "ab"}
@@ -337,7 +337,7 @@ def _chunks(x: Candidate, kinds: Sequence[str], steps: int) -> tuple[tuple[int, 
 def arranged(x: Candidate, kinds: tuple[str, ...], cost: float) -> ContractionPlan:
     """The plan of a candidate."""
     order = x.problem.reductions
-    last = x.vec if x.dots else x.problem.words
+    last = x.vec if x.dots else x.problem.innermost_sum
     if last is not None:
         order = (*(i for i in order if i != last), last)
     levels = tuple(levels_of(x))

@@ -49,10 +49,13 @@ def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, Average]:
     mean, (price_a, price_b) = _average(x), x.axis.price
     a = mean.a * (_gathered(x) if x.problem.across else price_a)
     b = mean.b * (1 if x.pack_b else price_b)
+    dot = x.problem.dot
+    if dot is not None and dot.chains > 1:
+        a, b = 2 * dot.chains * a, dot.chains * b
     widened = rates.CONVERSION * ((a if _widens(x, "a") else 0) + (b if _widens(x, "b") else 0))
     products = mean.products * x.axis.each + widened
-    busy = mean.products * (2 if x.problem.dot.second else 1) if x.problem.dot else products
-    chain = rates.CHAIN if x.problem.dot is None or x.problem.dot.adds else rates.CHAIN_OF_ADDITIONS
+    busy = mean.products * (2 if dot.second else dot.chains) if dot else products
+    chain = rates.CHAIN if dot is None or dot.adds else rates.CHAIN_OF_ADDITIONS
     begun = max(busy / rates.MULTIPLY_ADDS, (a + b) / rates.LOADS, (products + a + b + 1) / rates.INSTRUCTIONS)
     step = max(begun, chain / x.copies) + rates.LOAD_BESIDE * (a + b)
     if "guard" in kinds:

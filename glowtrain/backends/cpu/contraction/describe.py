@@ -7,7 +7,7 @@ all of this form; what a loop *is* (row, column, batch, reduction) follows from 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, prod
@@ -69,7 +69,8 @@ class Axis:
 @dataclass(frozen=True)
 class Operand:
     """What is known of an operand beside its addresses: axes (none: unknown), what is read outside of them, whether
-    its values are known when code is generated, and whether those are ``small``: at most 64 in magnitude.
+    its values are known when code is generated, and whether those are ``small``: at most 64 in magnitude; whether those
+    of bf16 are ``flushed``: 0 or so large that no product of two is denormal.
     """
 
     dtype: str
@@ -77,6 +78,7 @@ class Operand:
     fill: int = 0
     constant: bool = False
     small: bool = False
+    flushed: bool = False
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,7 @@ class Problem:
 
     @cached_property
     def _widened(self) -> dict[str, bool]:
-        plain = self.source.sums_integers
+        plain = self.source.sums_integers or self.dot is not None
         return {operand: not plain and self.type_of(operand) != self.source.dtype for operand in "cab"}
 
     def is_constant(self, operand: str) -> bool:
@@ -260,10 +262,29 @@ class Problem:
         """The reduction that is taken in words: the longest that is contiguous in A; or the one that moves A most."""
         if self.dot is None:
             return None
+        if self.order is not None:
+            return self.order.along
         sums = [i for i, loop in enumerate(self.loops) if loop.reduces]
         if self.across:
             return max(sums, key=lambda i: abs(self.loops[i].a))
         return max((i for i in sums if self.loops[i].a == 1), key=lambda i: self.loops[i].extent)
+
+    @cached_property
+    def innermost_sum(self) -> int | None:
+        """The reduction that runs inside of all others, if it is not the last of :attr:`reductions`: that of words, or
+        the one along which there are groups."""
+        if self.order is not None and self.order.group:
+            return self.order.along
+        return self.words
+
+    def takes_sums_as(self, other: Problem) -> bool:
+        """Whether sums of floats are taken in the same order."""
+        return self._own_order == other._own_order
+
+    @cached_property
+    def _own_order(self) -> Hashable:
+        order, loops = self.order, [(self.loops[i].parts, self.loops[i].extent) for i in self.reductions]
+        return tuple(loops), order and (self.loops[order.along].parts, replace(order, along=-1))
 
     def step(self, loop: int) -> int:
         """Places of a reduction that one step takes."""

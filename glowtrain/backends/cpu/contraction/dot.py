@@ -1,9 +1,14 @@
-"""Instructions that multiply small integers and add several neighbouring products to each lane of i32, exactly.
+"""Instructions that multiply small numbers and add several neighbouring products to each lane: integers to i32,
+exactly, and bf16 to f32.
 
 A lane of an operand is a *word* of ``group`` neighbours along the sum. x86 multiplies pairs of i16 (``pmaddwd``) and,
 with VNNI, groups of four u8 with four i8 (``vpdpbusd``); Arm groups of four bytes (``sdot``, ``udot``, ``usdot``). None
 of these saturates. AVX2's products of u8 with i8 (``pmaddubsw``) do where the sum of two exceeds 16 bits, which cannot
 be if the i8 are at most 64 in magnitude: weights of seven bits.
+
+x86's ``dpbf16ps`` multiplies pairs of bf16 and adds the second product of each, rounds, and adds the first one and
+rounds. A word is four elements of a group there (:data:`~glowtrain.backends.cpu.order.contraction.GROUP`): one
+instruction adds the two even ones to one sum of the lane, another one the two odd ones to another.
 
 Where an instruction wants the other signedness of the broadcast operand, its bytes are moved by 128 (the sign bit
 flipped), and 128 times the sum of the other operand is taken from the sum at its start: arithmetic modulo 2 ** 32 makes
@@ -33,7 +38,8 @@ class Dot:
     ``element`` is the LLVM type of what is multiplied, ``group`` elements to a word of 32 bits; ``flip`` says that the
     sign bits of ``a`` are flipped; ``instruction`` is the LLVM intrinsic, whose operands change places if ``turned``,
     and which takes the sum as its first argument if ``adds``; ``second`` is one that adds pairs of its results.
-    ``matrices``: it takes registers that hold matrices (see :mod:`.matrices.unit`).
+    ``matrices``: it takes registers that hold matrices (see :mod:`.matrices.unit`). ``chains``: sums of a lane that the
+    elements of a word go to in turns, an instruction for each.
     """
 
     group: int
@@ -46,10 +52,19 @@ class Dot:
     flip: bool = False
     second: str = ""
     matrices: bool = False
+    chains: int = 1
 
     def word(self, width: int) -> LlvmType:
-        """The LLVM type of a vector of words."""
-        return vector(self.element, self.group * width)
+        """The LLVM type of what an instruction takes of a vector of words."""
+        return vector(self.element, self.group // self.chains * width)
+
+    @property
+    def orders(self) -> tuple[tuple[int, ...], ...]:
+        """For each chain, the elements of a word that its instruction takes, those first in memory that it adds
+        last."""
+        if self.chains == 1:
+            return (tuple(range(self.group)),)
+        return tuple(tuple(reversed(range(chain, self.group, self.chains))) for chain in range(self.chains))
 
     def product(self, f: LlvmFunction, a: LlvmValue, b: LlvmValue, total: LlvmValue) -> LlvmValue:
         """``total`` and the products of two vectors of words."""
@@ -78,6 +93,9 @@ def dot_of(target: Target, a: str, b: str, *, small: bool = False) -> Dot | None
 
     ``small``: no number of ``b`` exceeds :data:`SMALL` in magnitude.
     """
+    if {a, b} == {"bf16"}:
+        wide = "avx512bf16" in target.families and target.vector_bits == 512
+        return Dot(4, "bfloat", a, b, "llvm.x86.avx512bf16.dpbf16ps.512", adds=True, chains=2) if wide else None
     if {a, b} <= BYTES:
         for families, made in ((("avx512vnni", "avxvnni"), _vnni), (("dotprod",), _arm)):
             if target.families & set(families):

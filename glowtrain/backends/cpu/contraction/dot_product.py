@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from glowtrain.backends.cpu.contraction.copies.window import Window, halo, window
+from glowtrain.backends.cpu.contraction import rates
+from glowtrain.backends.cpu.contraction.copies.window import Window, halo, transposed, window
 from glowtrain.backends.cpu.contraction.describe import Contraction, EpilogueClip, Operand, OperandAccess, Problem
 from glowtrain.backends.cpu.contraction.dot import Dot, dot_of
 from glowtrain.backends.cpu.contraction.matrices.unit import matrix_dot
@@ -42,6 +43,20 @@ class Prepared:
     columns: OperandAccess | None = None
 
     @property
+    def cycles(self) -> float:
+        """About what copies of floats take, which no plan counts."""
+        if self.dot is None or self.dot.chains == 1:
+            return 0.0
+        assert self.contraction.operands is not None
+        packed, axes = 1, zip(self.contraction.extents, self.contraction.b.strides, strict=True)
+        packed = prod(n for n, stride in axes if stride)
+        near = any(
+            stride == 1 and c for stride, c in zip(self.contraction.b.strides, self.contraction.c.strides, strict=True)
+        )
+        copied = sum(copy.elements for copy in self.copies if copy is not None)
+        return packed * (rates.PACKED_PAIR if near else rates.GATHERED_PAIR) + copied * rates.MOVED_PAIR
+
+    @property
     def padded(self) -> bool:
         """Whether a few bytes behind A may be read: it is a copy."""
         return self.copies != (None, None)
@@ -65,6 +80,30 @@ def prepare_for_matrices(contraction: Contraction, target: Target) -> Prepared |
     if contraction.operands is None or not contraction.sums_integers or contraction.accumulate:
         return None
     return _for_words(contraction, lambda a, b, small: matrix_dot(target, a, b))
+
+
+def prepare_pairs(contraction: Contraction, problem: Problem, target: Target) -> Prepared | None:
+    """The contraction of bf16 for words, if the target multiplies these and the loops allow it; ``problem`` is its
+    normal form. A is copied if the groups do not run along neighbours of it."""
+    operands, order = contraction.operands, problem.order
+    if operands is None or not all(x.flushed for x in operands) or order is None or not order.group:
+        return None
+    lanes = [i for i, n in enumerate(contraction.extents) if n > 1 and contraction.c.strides[i] == 1]
+    dot = dot_of(target, operands[0].dtype, operands[1].dtype)
+    if dot is None or len(lanes) != 1 or bool(contraction.a.strides[lanes[0]]) == bool(contraction.b.strides[lanes[0]]):
+        return None
+    turned = bool(contraction.a.strides[lanes[0]])
+    found, copy = _turned(contraction) if turned else contraction, None
+    assert found.operands is not None
+    a, b = found.operands
+    if found.clips and (not b.axes or any(clip in _clips(b, found.extents) for clip in found.clips)):
+        return None  # packing reads all of B
+    if abs(problem.loops[order.along].b if turned else problem.loops[order.along].a) != 1:
+        copy = transposed(a, found.extents, problem.loops[order.along].parts) if a.axes else None
+        if copy is None:
+            return None
+        found = replace(found, a=copy.access)
+    return Prepared(found, (None, copy) if turned else (copy, None), dot, turned, found.b)
 
 
 def _turned(contraction: Contraction) -> Contraction:

@@ -31,12 +31,17 @@ class Micro(TileKernel):
         self.buffer = self._strided_results()
         self.schedule = self._schedule(self._cache_lines())
         points, begin = list(range(len(self.tile.points))), Cursor(pointer("%a"), pointer("%b"), {})
-        if self.plan.problem.blocks is not None:
-            sums = self._blocks(self.plan.problem.blocks, points, begin)
-        else:
-            sums = [self._reduce(0, points, begin, self._start(), number) for number in range(self.plan.passes)]
-        self._finish_all(self._combined(sums))
+        self._finish_all(self._sums(points, begin))
         return self.f.finish()
+
+    def _sums(self, points: list[int], begin: Cursor) -> list[LlvmValue]:
+        """A sum for each vector of the tile."""
+        if self.tile.group:
+            return self._reduce(0, points, begin, self._start(), 0)
+        if self.plan.problem.blocks is not None:
+            return self._combined(self._blocks(self.plan.problem.blocks, points, begin))
+        passes = range(self.plan.passes)
+        return self._combined([self._reduce(0, points, begin, self._start(), number) for number in passes])
 
     def _schedule(self, points: list[list[CacheLine]]) -> PrefetchSchedule:
         """What the tile prefetches between its steps: columns that are packed next, with the results that the next tile
@@ -57,17 +62,18 @@ class Micro(TileKernel):
 
     def _has_steps(self, trips: int) -> bool:
         """Whether the outermost loop of the sum has so many trips at least, and all points take part in them."""
-        plain = not self.plan.kinds and self.plan.passes == 1 and self.plan.problem.blocks is None
+        apart = self.tile.group or self.plan.passes > 1 or self.plan.problem.blocks is not None
+        plain = not self.plan.kinds and not apart
         return plain and bool(self.body.rolled) and self.tile.trips(self.body.rolled[0]) // self._unroll(0) >= trips
 
     def _start(self) -> list[LlvmValue]:
         """What the sums begin with: 0, what precedes the words of B, or what C holds of them."""
-        sums, dot = [self.lanes.zero] * self.tile.sums, self.plan.problem.dot
+        sums, dot = [self.lanes.zero] * (len(self._vectors) * self.tile.carried), self.plan.problem.dot
         if dot is not None and dot.correction:
             for at, (point, vector) in enumerate(self._vectors):
                 before = vector * self.variant.b.step - self.lanes.width * dot.group
                 address = self.of["b"].shift(pointer("%b"), point.b + before)
-                sums[at * self.tile.copies] = self.f.load(self.lanes.type, address, 4)
+                sums[at * self.tile.carried] = self.f.load(self.lanes.type, address, 4)
         if self.plan.dots or self.variant.start == "zero":
             return sums
         return self._continued(sums) if self.variant.start == "load" else self._perhaps_continued(sums)
@@ -78,7 +84,7 @@ class Micro(TileKernel):
             self._exchange(self.buffer, self._vectors, store=False)
         result = list(sums)
         for number, (point, vector) in enumerate(self._vectors):
-            at, held = number * self.tile.copies, self._held(point, vector, number)
+            at, held = number * self.tile.carried, self._held(point, vector, number)
             result[at] = held if sums[at] == self.lanes.zero else self.lanes.add(held, sums[at])
         return result
 
@@ -111,11 +117,47 @@ class Micro(TileKernel):
         if depth == len(self.body.rolled):
             return self.body.products(active, cursor, sums, [TileStep(0, 0, {}, self.tile.full)])
         loop = self.body.rolled[depth]
+        if loop == self.tile.grouped:
+            return self._in_groups(depth, active, cursor, sums)
         if loop in self.ranges:
             return self._dynamic(depth, active, cursor, sums, number)
         for low, high, some in self._segments(loop, active):
             sums = self._static(depth, low, high, some, cursor, sums, number)
         return sums
+
+    def _in_groups(self, depth: int, active: list[int], cursor: Cursor, sums: list[LlvmValue]) -> list[LlvmValue]:
+        """The sums after all groups of the innermost loop."""
+        loop, size = self.body.rolled[depth], self.tile.group
+        full, rest = divmod(self.tile.extents[loop], size)
+        own = self._of(active, self.tile.vectors)
+        if full > 1:
+            with self.f.loop(full, [cursor.a, cursor.b, *(sums[at] for at in own)], hint="group") as groups:
+                here = replace(cursor, a=groups.carried[0], b=groups.carried[1])
+                added = self._group(depth, size, active, here, self._with(sums, own, groups.carried[2:]))
+                after = self._shifted(loop, size, here)
+                groups.next = [after.a, after.b, *(added[at] for at in own)]
+            cursor, sums = (
+                replace(cursor, a=groups.results[0], b=groups.results[1]),
+                self._with(sums, own, groups.results[2:]),
+            )
+        elif full:
+            sums, cursor = self._group(depth, size, active, cursor, sums), self._shifted(loop, size, cursor)
+        return self._group(depth, rest, active, cursor, sums) if rest else sums
+
+    def _group(
+        self, depth: int, count: int, active: list[int], cursor: Cursor, sums: list[LlvmValue]
+    ) -> list[LlvmValue]:
+        """The sums with one group's own, which begin at 0."""
+        zeros = [self.lanes.zero] * self.tile.sums
+        passes = range(self.plan.passes)
+        own = self._combined([self._static(depth, 0, count, active, cursor, zeros, number) for number in passes])
+        return self._with(
+            sums, at := self._of(active, self.tile.vectors), [self.lanes.add(sums[i], own[i]) for i in at]
+        )
+
+    def _of(self, active: list[int], each: int) -> list[int]:
+        """The numbers of the ``active`` points' sums, ``each`` for a point."""
+        return [point * each + i for point in active for i in range(each)]
 
     def _blocks(self, loop: int, points: list[int], begin: Cursor) -> list[list[LlvmValue]]:
         """The partial sums of blocks: block i is added to number i mod n. Several lie on the stack."""
@@ -181,7 +223,8 @@ class Micro(TileKernel):
         Of several passes over partial sums each takes its own part of every trip of the loop.
         """
         loop, unroll = self.body.rolled[depth], self._unroll(depth)
-        step, parted = self._advance(loop), loop == self.tile.along
+        step, chained = self._advance(loop), self.body.chained
+        parted = loop == self.tile.along and not chained
         block = unroll * step
         every, low = (block * self.plan.passes, low + number * block) if parted else (block, low)
         trips = (high - low + number * block * parted) // every
@@ -201,7 +244,9 @@ class Micro(TileKernel):
             sums = self._straight(depth, rest, active, self._at(place, loop, end), sums, number)
         if tail:
             place = self._at(self._shifted(loop, rest * step, place), loop, end + rest * step)
-            sums = self.body.products(active, place, sums, [TileStep(0, 0, {}, tail, rest % self.tile.copies)])
+            sums = self.body.products(
+                active, place, sums, [TileStep(0, 0, {}, tail, rest % self.tile.copies, number * chained)]
+            )
         return sums
 
     def _trips_between(
@@ -253,9 +298,9 @@ class Micro(TileKernel):
         sums: list[LlvmValue], number: int, *, every: int = 0, guarded: bool = False,
     ) -> list[LlvmValue]:  # fmt: skip
         """A loop over one reduction, carrying both addresses and the sums of the active points."""
-        loop, per_point = self.body.rolled[depth], self.tile.vectors * self.tile.copies
+        loop, grouped = self.body.rolled[depth], self.body.rolled[depth] == self.tile.grouped
         step = every or unroll * self._advance(loop)
-        own = [point * per_point + i for point in active for i in range(per_point)]
+        own = self._of(active, self.tile.vectors * (self.tile.copies if grouped else self.tile.carried))
         carried = [cursor.a, cursor.b, *(sums[at] for at in own)]
 
         def body(at: LlvmValue, values: list[LlvmValue]) -> list[LlvmValue]:
@@ -288,7 +333,8 @@ class Micro(TileKernel):
         if depth == len(self.body.rolled) - 1:
             a, b = self.variant.a.strides[loop] * step, self.variant.b.strides[loop] * step
             copies = self.tile.copies if loop == self.tile.along else 1
-            steps = [TileStep(a * i, b * i, {loop: i * step}, self.tile.full, i % copies) for i in range(count)]
+            own = self.tile.full, number * self.body.chained
+            steps = [TileStep(a * i, b * i, {loop: i * step}, own[0], i % copies, own[1]) for i in range(count)]
             return self.body.products(active, cursor, sums, steps)
         for i in range(count):
             here = self._at(self._shifted(loop, i, cursor), loop, affine(self.f, i, [(1, cursor.index[loop])]))

@@ -177,6 +177,8 @@ COPY, TRANSPOSITION, SCATTER = 0.35, 0.7, 2.5
 :data:`COPY_LANES` lanes; other numbers of lanes are in proportion. Fitted."""
 COPY_LANES = 8
 """Lanes of f32 in a vector of the processor that the rates of copies were fitted on."""
+PACKED_PAIR, GATHERED_PAIR, MOVED_PAIR = 0.1, 0.6, 1.2
+"""Cycles for an element of bf16 that is packed in words from rows, from columns, and that is copied by itself."""
 COPY_CALL = 100
 """Cycles for a copy whatever its size; fitted."""
 COPY_LEFT_L1, COPY_LEFT_L2, COPY_PREFETCHED = 0.25, 0.9, 0.05

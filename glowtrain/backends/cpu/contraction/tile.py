@@ -53,7 +53,7 @@ class Point:
 @dataclass(frozen=True)
 class TileStep:
     """One trip of straight-line code: offsets in A and B, place in each reduction loop, lanes that exist (of words:
-    elements that exist), and the number of the partial sum that its products go to.
+    elements that exist), the number of the partial sum that its products go to, and which ``chain`` of words it takes.
     """
 
     a: int
@@ -61,6 +61,7 @@ class TileStep:
     index: Mapping[int, int]
     count: int
     partial: int = 0
+    chain: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class RegisterTile:
         self.full = plan.problem.dot.group if plan.problem.dot else self.width
         order = plan.problem.order
         self.along = plan.reductions[-1] if order is None else order.along
+        self.group = 0 if order is None else order.group
+        self.grouped = self.along if self.group else None
         self.guards = [k for k, kind in enumerate(plan.kinds) if kind == "guard"]
 
     def _point(self, index: tuple[int, ...]) -> Point:
@@ -107,6 +110,11 @@ class RegisterTile:
     def sums(self) -> int:
         """Accumulators."""
         return len(self.points) * self.vectors * self.copies
+
+    @property
+    def carried(self) -> int:
+        """Sums of each vector of results that the loops carry which stand outside of groups."""
+        return 1 if self.group else self.copies
 
     def count(self, vector: int) -> int:
         """Outputs in one vector of the tile."""

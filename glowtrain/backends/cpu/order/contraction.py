@@ -5,6 +5,10 @@ Nearly always each result is one chain of additions, reduction loops as :attr:`P
 blocks and parts of a sum that go on from what C holds do not show. Where no loop over results is contiguous in memory,
 or where results are few, they have several partial sums: element i along one loop goes into partial sum i mod n, and
 these are added half with half.
+
+Products of bf16 are summed in groups of 32 along one loop, those of even and of odd elements each in a chain from 0;
+the two chains are added, and that to the sum: ``c += even + odd``. Registers that hold matrices (Intel's TDPBF16PS)
+know no other order, and everything else can follow it.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ FEW_RESULTS, FEW_PARTIALS = 16, 4
 """Contractions of at most so many results have so many partial sums: one chain would wait for each addition."""
 SHORTEST_LANES = 16
 """Elements that a loop along the lanes has at least."""
+GROUP, SHORTEST_GROUP = 32, 16
+"""Products of bf16 in a group, and elements that its loop has at least."""
 PACKED, SUMMED_UP = 12, 256
 """Times that packing an element takes as long as its product along the lanes of a sum, and products that adding up the
 lanes takes; of f32."""
@@ -32,12 +38,14 @@ lanes takes; of f32."""
 class SumOrder:
     """``partials`` sums for each result, element i along the reduction ``along`` in number i mod ``partials``.
 
-    ``lanes``: they lie in the lanes of vectors, as far as these go; otherwise results do.
+    ``lanes``: they lie in the lanes of vectors, as far as these go; otherwise results do. With a ``group`` they are
+    added up after so many elements, and that is added to the result's own sum.
     """
 
     along: int = -1
     partials: int = 1
     lanes: bool = False
+    group: int = 0
 
 
 CHAIN = SumOrder()
@@ -51,6 +59,9 @@ def sum_order(problem: Problem) -> SumOrder:
     lane = _lane(problem)
     if lane is not None:
         return SumOrder(lane, LANE_BYTES // problem.size, lanes=True)
+    grouped = _grouped(problem)
+    if grouped is not None:
+        return SumOrder(grouped, 2, group=GROUP)
     last = problem.reductions[-1]
     long = problem.loops[last].extent >= 2 * FEW_PARTIALS and not any(problem.loops[last].clips)
     return SumOrder(last, FEW_PARTIALS) if problem.points <= FEW_RESULTS and long else CHAIN
@@ -68,6 +79,16 @@ def _lane(problem: Problem) -> int | None:
     steps = prod(problem.loops[i].extent for i in problem.reductions)
     rows = max(min(loop.extent, problem.points // _moved(problem, loop)) for loop in _results(problem))
     return found if rows * (steps + SUMMED_UP) <= PACKED * steps else None
+
+
+def _grouped(problem: Problem) -> int | None:
+    """The reduction along which products of bf16 are summed in groups: the longest of which no product is left out, of
+    equals the innermost. Few results gain nothing by it."""
+    if {problem.type_of("a"), problem.type_of("b")} != {"bf16"} or problem.points <= FEW_RESULTS:
+        return None
+    whole = [i for i in problem.reductions if not any(problem.loops[i].clips)]
+    longest = max(reversed(whole), key=lambda i: problem.loops[i].extent, default=None)
+    return longest if longest is not None and problem.loops[longest].extent >= SHORTEST_GROUP else None
 
 
 def _near(loop: Nested) -> bool:

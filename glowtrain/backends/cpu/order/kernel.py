@@ -30,7 +30,7 @@ def _of_contraction(problem: Problem) -> Hashable:
     if order is None:
         return "integers"
     along = problem.loops[order.along].parts if order.partials > 1 else ()
-    return "contraction", tuple(extents), along, order.partials, order.lanes, problem.partial_blocks
+    return "contraction", tuple(extents), along, order.partials, order.lanes, order.group, problem.partial_blocks
 
 
 def _of_nest(body: Sequence[Statement], free: Free) -> Iterator[Hashable]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from glowtrain.backends.cpu.contraction.dot import Dot
 from glowtrain.backends.cpu.panels import Packing
-from glowtrain.backends.llvm.formats import REGISTER, SIZE
+from glowtrain.backends.llvm.formats import MEMORY, SIZE
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, in_all_lanes, pointer, vector, zero
 
@@ -16,7 +17,7 @@ class PackingText:
 
     def __init__(self, packing: Packing, name: str, index_type: LlvmType) -> None:
         self.packing, self.width, self.group = packing, packing.width, packing.group
-        self.element = REGISTER[packing.source]
+        self.element = MEMORY[packing.source]
         params = [("ptr noalias", "target"), ("ptr noalias", "source")]
         self.f = LlvmFunction(name, params, linkage="internal", index_type=index_type)
 
@@ -100,10 +101,17 @@ class PackingText:
         total of them."""
         dot, rows = self.packing.dot, self.packing.columns[0][1] == 1
         value = self._rows(source, lanes, count, zeros) if rows else self._gather(source, lanes, count, zeros)
+        if dot is not None and dot.chains > 1:
+            value = self._chained(dot, value)
         self.f.store(value, target, self.packing.size)
         if dot is None or not dot.correction:
             return total
         return dot.product(self.f, in_all_lanes("-128", value.type), value, total)
+
+    def _chained(self, dot: Dot, words: LlvmValue) -> LlvmValue:
+        """The elements of words chain by chain: of each what one instruction takes."""
+        order = [lane * self.group + at for chain in dot.orders for lane in range(self.width) for at in chain]
+        return self.f.shuffle(words, None, order)
 
     def _rows(self, source: LlvmValue, lanes: int, count: int, zeros: int) -> LlvmValue:
         """Rows of neighbouring columns, interleaved."""

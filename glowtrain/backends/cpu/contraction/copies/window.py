@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import gcd, prod
 
 from glowtrain.backends.cpu.contraction.describe import Operand, OperandAccess
-from glowtrain.backends.llvm.formats import REGISTER, SIGNED, SIZE
+from glowtrain.backends.llvm.formats import MEMORY, SIGNED, SIZE
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, pointer, vector
 
@@ -79,6 +79,22 @@ def window(operand: Operand, extents: Sequence[int], sums: frozenset[int], dtype
     return Window(tuple(spans[at] for at in order), operand.dtype, dtype, operand.fill)
 
 
+def transposed(operand: Operand, extents: Sequence[int], sums: Sequence[int]) -> Window | None:
+    """The copy in the operand's own type with the axes last that the loops ``sums``, outermost first, walk in single
+    steps; ``None`` if they walk others, too, or one of several loops shares its axis."""
+    spans = [_span(operand, at, extents) for at in range(len(operand.axes))]
+    order = sorted(range(len(spans)), key=lambda at: -operand.axes[at].stride)
+    walked = [[at for at in order if spans[at].coefficients[loop]] for loop in sums]
+    shared = [at for at in order if len(sums) > 1 and sum(map(bool, spans[at].coefficients)) > 1]
+    if any(len(axes) != 1 or axes[0] in shared for axes in walked):
+        return None
+    last = [axes[0] for axes in walked]
+    if any(spans[at].coefficients[loop] != 1 for at, loop in zip(last, sums, strict=True)):
+        return None
+    order = [at for at in order if at not in last] + last
+    return Window(tuple(spans[at] for at in order), operand.dtype, operand.dtype, operand.fill)
+
+
 def halo(operand: Operand, extents: Sequence[int]) -> Window:
     """The copy in the operand's own type and order of axes."""
     order = sorted(range(len(operand.axes)), key=lambda at: -operand.axes[at].stride)
@@ -117,10 +133,10 @@ class WindowText:
         return self.f.finish()
 
     def _from(self, address: LlvmValue, elements: int) -> LlvmValue:
-        return self.f.shift(address, elements, REGISTER[self.window.source])
+        return self.f.shift(address, elements, MEMORY[self.window.source])
 
     def _to(self, address: LlvmValue, elements: int) -> LlvmValue:
-        return self.f.shift(address, elements, REGISTER[self.window.dtype])
+        return self.f.shift(address, elements, MEMORY[self.window.dtype])
 
     def _axis(self, depth: int, source: LlvmValue, target: LlvmValue) -> None:
         """One axis: what lies before the source, what exists, what lies behind."""
@@ -157,14 +173,14 @@ class WindowText:
             at, rest = at + width, rest - width
 
     def _piece(self, source: LlvmValue, target: LlvmValue, width: int) -> None:
-        source_type = vector(REGISTER[self.window.source], width)
+        source_type = vector(MEMORY[self.window.source], width)
         value = self.f.load(source_type, source, SIZE[self.window.source])
-        self._store(self.f.widened(value, REGISTER[self.window.dtype], signed=self.window.source in SIGNED), target)
+        self._store(self.f.widened(value, MEMORY[self.window.dtype], signed=self.window.source in SIGNED), target)
 
     def _fill(self, target: LlvmValue, count: int) -> None:
         """So many elements of the fill."""
         trips, rest = divmod(count, self.width)
-        value = LlvmValue(str(self.window.fill), vector(REGISTER[self.window.dtype]))
+        value = LlvmValue(str(self.window.fill), vector(MEMORY[self.window.dtype]))
         if trips:
             with self.f.loop(trips, [target], hint="fill") as loop:
                 self._store(self.f.splat(value, self.width), loop.carried[0])
