@@ -23,9 +23,9 @@ class Interpreter(Backend):
     name = "interpreter"
 
     def stages(self, walk: Sequence[Stage]) -> tuple[Stage, ...]:
-        """Only what may change results: the arithmetic of quantized values."""
-        integers = (stage for stage in walk if stage.name == "integers")
-        return (*integers, Stage("compiled", "the graph as it is", lambda o: Compile(self, o)))
+        """Only what may change results: the arithmetic of quantized values, and rounded factors."""
+        own = (stage for stage in walk if stage.name in ("integers", "rounded"))
+        return (*own, Stage("compiled", "the graph as it is", lambda o: Compile(self, o)))
 
     def compile(self, subject: Graph, options: Options) -> GraphArtifact:
         return GraphArtifact(subject)

@@ -24,6 +24,7 @@ from glowtrain.backends.cache.key import key_of
 from glowtrain.backends.table import LinkableModule
 from glowtrain.errors import ArtifactError, CodegenError, InputError
 from glowtrain.graph import Graph, Template
+from glowtrain.lower.factors import precision_for
 from glowtrain.lower.forward_updates import residuals_for
 from glowtrain.memory.budget import KEEP, Budget
 from glowtrain.memory.resources import Resources
@@ -39,7 +40,7 @@ def options_for(model: Graph | Template, resources: Resources, facts: Facts) -> 
     """How a model or a training step is compiled with a person's settings, by the facts of a backend."""
     return Options(
         facts=facts, fixed_point=resources.fixed_point, memory=resources.budget,
-        residuals=residuals_for(model, resources.residuals),
+        precision=precision_for(model, resources.precision), residuals=residuals_for(model, resources.residuals),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The walk: from a graph to what a backend runs, as a table of stages. Everything that compiles, prints, times or
 checks stages goes through this table, so that all of it sees the same compiler.
 
-    Graph -> integers -> expanded -> optimized -> lowered -> layout -> inlined -> summed -> narrowed -> fused
+    Graph -> integers -> rounded -> expanded -> optimized -> lowered -> layout -> inlined -> summed -> narrowed -> fused
           -> packed -> ordered -> rematerialized -> program -> plan
 """
 
@@ -16,6 +16,7 @@ from glowtrain.errors import GraphError
 from glowtrain.graph import Graph
 from glowtrain.graph import verify as verify_graph
 from glowtrain.lower.expand import ExpandOperators
+from glowtrain.lower.factors import RoundFactors
 from glowtrain.lower.lower import Lower
 from glowtrain.optimize.fixed_point import FixedPoint
 from glowtrain.optimize.integer import IntegerArithmetic
@@ -43,6 +44,10 @@ from glowtrain.stages import DEFAULT, Options, Pass, Stage, View, explainer
 
 def _integers(options: Options) -> Pass:
     return FixedPoint() if options.fixed_point else IntegerArithmetic(explainer(options, "integers"))
+
+
+def _rounded(options: Options) -> Pass:
+    return RoundFactors(options.precision, options.facts.costs)
 
 
 def _expanded(options: Options) -> Pass:
@@ -82,6 +87,7 @@ def _rematerialized(options: Options) -> Pass:
 
 WALK: tuple[Stage, ...] = (
     Stage("integers", "what is quantized, in integers", _integers, exact=False),
+    Stage("rounded", "factors of products in bf16", _rounded, exact=False),
     Stage("expanded", "composite operators written out", _expanded, minor=True),
     Stage("optimized", "the graph, simplified", lambda options: Optimize(check=options.check)),
     Stage("lowered", "a loop nest for each operator", lambda options: Lower()),

@@ -170,6 +170,11 @@ class Operator:
         and one along which products are summed; ``None`` where the operand has no axis of its own."""
         return None
 
+    def factors(self, *inputs: TensorType | None) -> tuple[int, ...]:
+        """The operands, by position, whose elements are multiplied with each other and summed: those that a precision
+        rounds. None where a sum has too few products for that to gain anything."""
+        return ()
+
     def layouts(self, *inputs: Any) -> tuple[tuple[int, ...] | None, ...]:
         """The memory layouts (order of axes, outermost first) that the lowering likes: of the results, then of the
         operands; ``None`` for no wish."""

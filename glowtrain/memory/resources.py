@@ -1,10 +1,12 @@
-"""What compiled code may use: memory, threads, rounding of what is saved for the backward pass."""
+"""What compiled code may use: memory, threads, the type of products, rounding of what is saved for the backward
+pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from glowtrain.memory.budget import Budget, Memory, budget_of
+from glowtrain.memory.precision import Precision, checked_precision
 from glowtrain.memory.residuals import ResidualType, checked_type
 from glowtrain.settings import setting
 
@@ -16,8 +18,8 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """Settings of everything that is compiled. Raises :class:`InputError` for what is no budget of memory and no type
-    of residuals."""
+    """Settings of everything that is compiled. Raises :class:`InputError` for what is no budget of memory, no precision
+    and no type of residuals."""
 
     threads: int | None = setting(
         None,
@@ -34,6 +36,14 @@ class Resources:
         "functions need together, as "
         "glowtrain.memory.budget.budget_of says. Results are the same to the bit.",
         metavar="M",
+        type=str | None,
+    )
+    precision: Precision = setting(
+        None,
+        "The type of the factors of matrix products and convolutions: bf16, with sums and all else in f32.",
+        "Parameters, optimizer, norms, softmax and losses stay in f32, and so do convolutions of single channels. "
+        "Results are the same bits on every processor.",
+        metavar="T",
         type=str | None,
     )
     residuals: ResidualType = setting(
@@ -54,6 +64,7 @@ class Resources:
 
     def __post_init__(self) -> None:
         budget_of(self.memory)
+        checked_precision(self.precision)
         checked_type(self.residuals)
 
     @property

@@ -97,8 +97,10 @@ def run_in_both(graph: Graph, inputs: Arrays, state: Arrays) -> ReferenceRun:
 
 
 def coarse_values(graph: Graph, options: Options) -> frozenset[Value]:
-    """What a step computes of activations that were saved for backward in bf16: new values of variables but for those
-    that the forward pass updates."""
+    """What is computed of numbers in bf16: with a precision everything; of activations that were saved for backward in
+    bf16 new values of variables but for those that the forward pass updates."""
+    if options.precision is not None:
+        return frozenset((*graph.outputs.values(), *graph.updates.values()))
     if options.residuals is None:
         return frozenset()
     return frozenset(value for v, value in graph.updates.items() if v.name not in options.residuals.forward)

@@ -23,6 +23,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "free": UNSAID, "keep": KEEP, "small": budget_of("small"), "smallest": SMALLEST,
             "70%": Budget(share=0.7), "95%": Budget(share=0.95),
         },
+        "precision": {"own": None, "bf16": "bf16"},
         "residuals": {"exact": None, "bf16": "bf16"},
         "pack_variables": {"yes": True, "no": False},
         "row_major_variables": _FLAG,

@@ -19,7 +19,7 @@ from glowtrain.modes.training_and_inference import inference
 from glowtrain.ops.normalize.group import GroupNormalization
 from glowtrain.ops.sequence.recurrent import GRU
 from glowtrain.optim import HYPER
-from glowtrain.stages import DEFAULT
+from glowtrain.stages import DEFAULT, Options
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.settings import TrainingSpec
 from glowtrain.types import Array
@@ -104,11 +104,13 @@ def feeds(graph: Graph, seed: int) -> dict[str, Array]:
     return found
 
 
-def results(graph: Graph, target: Target, batches: Sequence[Mapping[str, Array]]) -> dict[str, bytes]:
+def results(
+    graph: Graph, target: Target, batches: Sequence[Mapping[str, Array]], options: Options = DEFAULT
+) -> dict[str, bytes]:
     """Everything that steps give and leave."""
     backend = Cpu(target).for_checks(1)
     state = State({variable.name: variable.initial for variable in graph.variables})
-    step = backend.load(backend.compile(arrive(graph), DEFAULT)).bind(state)
+    step = backend.load(backend.compile(arrive(graph, options), options)).bind(state)
     found: dict[str, bytes] = {}
     for number, batch in enumerate(batches):
         found |= {f"output {name} of step {number}": array.tobytes() for name, array in step.run(dict(batch)).items()}
@@ -116,9 +118,11 @@ def results(graph: Graph, target: Target, batches: Sequence[Mapping[str, Array]]
     return found
 
 
-def other_bits(graph: Graph, targets: Sequence[Target], batches: Sequence[Mapping[str, Array]]) -> list[str]:
+def other_bits(
+    graph: Graph, targets: Sequence[Target], batches: Sequence[Mapping[str, Array]], options: Options = DEFAULT
+) -> list[str]:
     """What is not the same on all targets."""
-    first, *others = (results(graph, target, batches) for target in targets)
+    first, *others = (results(graph, target, batches, options) for target in targets)
     pairs = zip(targets[1:], others, strict=True)
     return [f"{name} on {target.name}" for target, other in pairs for name in first if other[name] != first[name]]
 

@@ -53,6 +53,9 @@ class MatMul(Operator):
             raise self.fail(f"leading axes: {error}", a, b) from None
         return a.with_shape((*batch, *rows, *columns))
 
+    def factors(self, *inputs: TensorType | None) -> tuple[int, ...]:
+        return 0, 1
+
     def weight_axes(self, operand: int, *inputs: TensorType | None) -> tuple[int, int] | None:
         matrix = inputs[operand]
         if matrix is None or matrix.rank < 2:
@@ -133,6 +136,9 @@ class Gemm(Operator):
     transB: bool = False
 
     quantized: ClassVar[Quantized] = "contraction"
+
+    def factors(self, *inputs: TensorType | None) -> tuple[int, ...]:
+        return 0, 1
 
     def weight_axes(self, operand: int, *inputs: TensorType | None) -> tuple[int, int] | None:
         turned = self.transA if operand == 0 else self.transB

@@ -53,12 +53,21 @@ def _check_kernel(op: Operator, kernel: Shape, *types: Any) -> None:
         raise op.fail(f"kernel_shape {list(kernel)} differs from the weight's {list(types[1].shape[2:])}", *types)
 
 
+def _factors(group: int, channels: int) -> tuple[int, ...]:
+    """The factors of a convolution with so many input channels in each group: none where each channel is convolved by
+    itself, as sums have the products of one window alone."""
+    return (0, 1) if group == 1 or channels > 1 else ()
+
+
 @operator
 @dataclass(frozen=True)
 class Conv(ConvWindow):
     """y[N, M, out...] = x[N, C, D...] correlated with w[M, C/group, k...], plus a bias of M elements if given."""
 
     quantized: ClassVar[Quantized] = "contraction"
+
+    def factors(self, *inputs: Any) -> tuple[int, ...]:
+        return _factors(self.group, inputs[1].shape[1])
 
     def weight_axes(self, operand: int, *inputs: TensorType | None) -> tuple[int, int] | None:
         return (0, 1) if operand == 1 else None
@@ -157,6 +166,9 @@ class ConvTranspose(ConvTransposeWindow):
     """y[N, M, out...]: the input gradient of the convolution with w[C, M/group, k...] at x[N, C, D...], plus a bias."""
 
     quantized: ClassVar[Quantized] = "contraction"
+
+    def factors(self, *inputs: Any) -> tuple[int, ...]:
+        return _factors(self.group, inputs[1].shape[0] // self.group)
 
     def weight_axes(self, operand: int, *inputs: TensorType | None) -> tuple[int, int] | None:
         return (1, 0) if operand == 1 else None
@@ -270,6 +282,9 @@ class ConvInputGradient(Operator):
             )
         return geometry
 
+    def factors(self, *inputs: Any) -> tuple[int, ...]:
+        return _factors(self.group, inputs[1].shape[1])
+
     def infer(self, *inputs: Any) -> TensorType:
         g, w = inputs
         _check_kinds(self, g, w)
@@ -334,6 +349,9 @@ class ConvWeightGradient(Operator):
                 f"the convolution has spatial shape {list(geometry.out)}, but g has {list(g.shape[2:])}", *types
             )
         return geometry
+
+    def factors(self, *inputs: Any) -> tuple[int, ...]:
+        return _factors(self.group, inputs[1].shape[1] // self.group)
 
     def infer(self, *inputs: Any) -> TensorType:
         g, x = inputs

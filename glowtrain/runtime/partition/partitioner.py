@@ -32,7 +32,7 @@ from glowtrain.runtime.partition.verify import verify
 from glowtrain.stages import Options, Stage
 from glowtrain.types import Array
 
-GRAPH_STAGES = ("integers", "expanded", "optimized")
+GRAPH_STAGES = ("integers", "rounded", "expanded", "optimized")
 """The stages whose results are graphs: what they make is cut, as far as all devices' backends have them, so that none
 of them finds less in a part than in the whole."""
 ROUNDS = 6
