@@ -24,8 +24,8 @@ from glowtrain.backends.cache.key import key_of
 from glowtrain.backends.table import LinkableModule
 from glowtrain.errors import ArtifactError, CodegenError, InputError
 from glowtrain.graph import Graph, Template
-from glowtrain.lower.factors import precision_for
 from glowtrain.lower.forward_updates import residuals_for
+from glowtrain.lower.precision import precision_for
 from glowtrain.memory.budget import KEEP, Budget
 from glowtrain.memory.resources import Resources
 from glowtrain.program.memory.plan import Plan

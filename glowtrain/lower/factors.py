@@ -17,11 +17,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from glowtrain.errors import InputError
-from glowtrain.graph import Graph, Node, Template, Value, constant, rewrite
-from glowtrain.graph.specialise.template import example_of
+from glowtrain.graph import Graph, Node, Value, constant, rewrite
 from glowtrain.lower.expand import expand
-from glowtrain.memory.precision import LEAST_FACTOR, Precision, checked_precision
+from glowtrain.memory.precision import LEAST_FACTOR, Precision
 from glowtrain.ops.elementwise.arithmetic import Abs
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.elementwise.logic import Less, Where
@@ -72,20 +70,3 @@ def _is_widened(value: Value) -> bool:
     node = value.node
     before = node.inputs[0] if node is not None and isinstance(node.operator, Cast) else None
     return before is not None and before.dtype == bf16
-
-
-def precision_for(model: Graph | Template, precision: Precision) -> Precision:
-    """The precision of a model's products, from what a person asked for.
-
-    Raises :class:`InputError` for anything but ``"bf16"`` and ``None``, and where the model has no product of f32.
-    """
-    if checked_precision(precision) is None:
-        return None
-    graph = model if isinstance(model, Graph) else example_of(model)
-    expanded = expand(graph)
-    if rewrite(expanded, _Rounding().change) is expanded:
-        raise InputError(
-            f"precision {precision}: {graph.name} has no matrix product and no convolution in f32, so nothing would be "
-            "rounded; leave it out"
-        )
-    return "bf16"

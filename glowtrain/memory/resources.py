@@ -41,7 +41,7 @@ class Resources:
     precision: Precision = setting(
         None,
         "The type of the factors of matrix products and convolutions: bf16, with sums and all else in f32.",
-        "Parameters, optimizer, norms, softmax and losses stay in f32, and so do convolutions of single channels. "
+        "Parameters, optimizer, norms, softmax and losses stay in f32, and so do convolutions of few channels. "
         "Results are the same bits on every processor.",
         metavar="T",
         type=str | None,

@@ -29,6 +29,7 @@ PASSES = {
     "glowtrain.optimize.integer": {"IntegerArithmetic", "in_integers"},
     "glowtrain.optimize.fixed_point": {"FixedPoint", "in_fixed_point"},
     "glowtrain.optimize.pipeline": {"Optimize", "optimize"},
+    "glowtrain.lower.factors": {"RoundFactors"},
     "glowtrain.lower.expand": {"ExpandOperators", "expand"},
     "glowtrain.lower.lower": {"Lower"},
     "glowtrain.program.passes.layout": {"AssignLayouts", "assign_layouts"},
@@ -42,6 +43,7 @@ PASSES = {
 }
 """What takes a model from one stage to the next, by module."""
 BELOW = {
+    ("glowtrain/lower/factors.py", "expand"),
     ("glowtrain/optimize/fixed_point.py", "in_integers"),
     ("glowtrain/optimize/__init__.py", "optimize"),
     ("glowtrain/program/passes/rematerialisation/rematerialize.py", "plan"),
@@ -84,10 +86,10 @@ def test_every_stage_has_a_result_a_text_and_seconds() -> None:
 
 
 def test_names_choose_stages() -> None:
-    assert [s.name for s in until("lowered")] == ["integers", "expanded", "optimized", "lowered"]
+    assert [s.name for s in until("lowered")] == ["integers", "rounded", "expanded", "optimized", "lowered"]
     assert [s.name for s in after("fused")] == ["packed", "ordered", "rematerialized", "program", "plan"]
     assert [s.name for s in select("plan", "layout")] == ["layout", "plan"]
-    with pytest.raises(KeyError, match="no stage nowhere; there are integers, expanded"):
+    with pytest.raises(KeyError, match="no stage nowhere; there are integers, rounded"):
         until("nowhere")
 
 

@@ -62,8 +62,8 @@ def test_every_option_is_drawn() -> None:
     for name, values in CHOICES.items():
         assert {choice[name] for choice in drawn} == set(values)
     step, facts = drawn_case(0, 0).step, backend_of("cpu").facts
-    with pytest.raises(KeyError, match="no option precision"):
-        options_for({"precision": "bf16"}, step, facts)
+    with pytest.raises(KeyError, match="no option products"):
+        options_for({"products": "bf16"}, step, facts)
 
 
 def test_budgets_and_residuals_are_kept_by_some() -> None:

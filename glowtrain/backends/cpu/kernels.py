@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.cpu.panels import Packing
 from glowtrain.backends.cpu.recognise import (
+    BufferFacts,
     ContractionProduct,
     FusedEpilogue,
-    KnownBuffers,
     contraction_text,
     further_operands,
     is_small,
@@ -79,22 +79,22 @@ class KernelFunctions:
         self._units: dict[tuple[Key, tuple[tuple[bool, ...], ...]], tuple[KernelUnit, list[Buffer]]] = {}
         self._smalls: dict[Buffer, bool] = {}
 
-    def unit(self, kernel: Kernel, outer: list[Index], known: KnownBuffers) -> KernelUnit:
+    def unit(self, kernel: Kernel, outer: list[Index], facts: BufferFacts) -> KernelUnit:
         """The code of a kernel's structure, over its own buffers."""
-        facts = tuple(self._facts(buffer, known) for buffer in kernel.operands)
-        key = structure(kernel, outer), facts
+        decisive = tuple(self._decisive(buffer, facts) for buffer in kernel.operands)
+        key = structure(kernel, outer), decisive
         own = kernel.operands
         if key not in self._units:
-            unit = _unit(kernel, self.target, outer, known)
+            unit = _unit(kernel, self.target, outer, facts)
             self._units[key] = unit, own
             self._write(unit, kernel)
         unit, operands = self._units[key]
         return unit.on(operands, own)
 
-    def _facts(self, buffer: Buffer, known: KnownBuffers) -> tuple[bool, ...]:
+    def _decisive(self, buffer: Buffer, facts: BufferFacts) -> tuple[bool, ...]:
         """What is known of a buffer and decides about code."""
-        unchanged = buffer.kind == "constant" or buffer in known.lasting
-        return unchanged, self._small(buffer), buffer in known.held, buffer in known.flushed
+        unchanged = buffer.kind == "constant" or buffer in facts.lasting
+        return unchanged, self._small(buffer), buffer in facts.held, buffer in facts.flushed
 
     def _small(self, buffer: Buffer) -> bool:
         if buffer not in self._smalls:
@@ -137,13 +137,13 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def _unit(kernel: Kernel, target: Target, outer: list[Index], known: KnownBuffers) -> KernelUnit:
+def _unit(kernel: Kernel, target: Target, outer: list[Index], facts: BufferFacts) -> KernelUnit:
     """Write one kernel: by the contraction generator where it fits, as a general nest elsewhere."""
     try:
         product = recognise(kernel)
         if product is None:
             return _general(kernel, target, outer)
-        return _contraction(kernel, product, target, outer, known)
+        return _contraction(kernel, product, target, outer, facts)
     except CodegenError as error:
         raise CodegenError(f"kernel {kernel.name}: {error}") from error
 
@@ -161,9 +161,9 @@ def _general(kernel: Kernel, target: Target, outer: list[Index]) -> KernelUnit:
 
 
 def _contraction(
-    kernel: Kernel, product: ContractionProduct, target: Target, outer: list[Index], known: KnownBuffers
+    kernel: Kernel, product: ContractionProduct, target: Target, outer: list[Index], facts: BufferFacts
 ) -> KernelUnit:
-    generated = contraction_text(kernel, product, _NAME, target, outer, known)
+    generated = contraction_text(kernel, product, _NAME, target, outer, facts)
     inner = product.indices
     accesses: tuple[Store | Load, ...] = (product.target, product.a, product.b)
     arguments = [Argument(access.buffer, outer_offset(access, inner)) for access in accesses]

@@ -65,7 +65,7 @@ _EACH_LANE = 4
 
 
 @dataclass(frozen=True)
-class KnownBuffers:
+class BufferFacts:
     """What is known of buffers: those that no call changes (``lasting``), those that the innermost loop around a kernel
     reads and does not change (``held``), and those of bf16 that hold no small numbers but 0 (``flushed``)."""
 
@@ -74,7 +74,7 @@ class KnownBuffers:
     flushed: Set[Buffer] = frozenset()
 
 
-NOTHING = KnownBuffers()
+NOTHING = BufferFacts()
 
 
 @dataclass(frozen=True)
@@ -184,17 +184,17 @@ def contraction_text(
     name: str,
     target: Target,
     outer: Sequence[Index],
-    known: KnownBuffers = NOTHING,
+    facts: BufferFacts = NOTHING,
 ) -> Generated:
     """The generated function ``name(c, a, b, further operands, workspace, outer indices, begin, end)``. Operands that
     are constants, or of the lasting ones, may be wanted packed."""
-    resident = [x.buffer in known.held and not outer_offset(x, product.indices).terms for x in (product.a, product.b)]
-    contraction = replace(contraction_of(product, known), resident=(resident[0], resident[1]))
+    resident = [x.buffer in facts.held and not outer_offset(x, product.indices).terms for x in (product.a, product.b)]
+    contraction = replace(contraction_of(product, facts), resident=(resident[0], resident[1]))
     epilogue = None if product.plain else FusedEpilogue(kernel, product, target, outer)
     return generate(contraction, name, target, epilogue, "internal")
 
 
-def contraction_of(product: ContractionProduct, known: KnownBuffers = NOTHING) -> Contraction:
+def contraction_of(product: ContractionProduct, facts: BufferFacts = NOTHING) -> Contraction:
     """The loops of a contraction, without its epilogue."""
     inner = product.indices
     c, a, b = (_access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b))
@@ -204,7 +204,7 @@ def contraction_of(product: ContractionProduct, known: KnownBuffers = NOTHING) -
     if not product.total.dtype.is_float:
         operands = _operand(product.a, inner), _operand(product.b, inner)
         return replace(contraction, operands=operands, result=_stored(product.target.buffer.dtype.name))
-    operands = _operand(product.a, inner, known), _operand(product.b, inner, known)
+    operands = _operand(product.a, inner, facts), _operand(product.b, inner, facts)
     plain = {product.a.dtype, product.b.dtype} == {product.total.dtype} and not any(x.constant for x in operands)
     return contraction if plain else replace(contraction, operands=operands)
 
@@ -224,16 +224,16 @@ def _stored(dtype: str) -> str:
     return dtype if MEMORY[dtype] == REGISTER[dtype] else f"u{8 * SIZE[dtype]}"
 
 
-def _operand(load: Load, inner: Sequence[Index], known: KnownBuffers = NOTHING) -> Operand:
+def _operand(load: Load, inner: Sequence[Index], facts: BufferFacts = NOTHING) -> Operand:
     """What generating code must know of an operand beside its addresses."""
-    fixed = (load.buffer.kind == "constant" or load.buffer in known.lasting) and not outer_offset(load, inner).terms
+    fixed = (load.buffer.kind == "constant" or load.buffer in facts.lasting) and not outer_offset(load, inner).terms
     return Operand(
         load.dtype.name,
         _axes(load, inner),
         int(load.fill or 0),
         fixed,
         is_small(load.buffer),
-        load.buffer in known.flushed,
+        load.buffer in facts.flushed,
     )
 
 

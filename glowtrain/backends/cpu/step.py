@@ -20,7 +20,7 @@ from glowtrain.backends.cpu.events.text import append_event, append_event_text, 
 from glowtrain.backends.cpu.kernels import Argument, KernelFunctions, KernelUnit
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions
 from glowtrain.backends.cpu.panels import Packing
-from glowtrain.backends.cpu.recognise import KnownBuffers
+from glowtrain.backends.cpu.recognise import BufferFacts
 from glowtrain.backends.cpu.tasks import Arguments, Invocation, Runner, Whole, Work
 from glowtrain.backends.llvm.text import CALLER, LlvmFunction, index_type, internal
 from glowtrain.backends.llvm.toolchain import assembly, module_text
@@ -262,8 +262,8 @@ class _Step:
     def _unit(self, kernel: Kernel, outer: list[Index]) -> KernelUnit:
         """A kernel's code, written once for all kernels of one structure."""
         if (kernel, tuple(outer)) not in self.kernels:
-            known = KnownBuffers(self.lasting, self.held[kernel], self.flushed)
-            self.kernels[kernel, tuple(outer)] = self.functions.unit(kernel, outer, known)
+            facts = BufferFacts(self.lasting, self.held[kernel], self.flushed)
+            self.kernels[kernel, tuple(outer)] = self.functions.unit(kernel, outer, facts)
         return self.kernels[kernel, tuple(outer)]
 
     def _add(self, call: Invocation, outer: list[Index], ranges: int) -> None:

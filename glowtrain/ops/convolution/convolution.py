@@ -30,6 +30,9 @@ from glowtrain.ops.reduce.reduction import ReduceSum, widened
 from glowtrain.ops.tensor.move import Slice, Transpose, reshape
 from glowtrain.types import Array, Shape, TensorType
 
+FEWEST_CHANNELS = 8
+"""Input channels of a group from which on a precision rounds a convolution's factors."""
+
 
 def _check_kinds(op: Operator, *types: TensorType | None) -> None:
     """Floating operands of one element type, images and kernels of one rank of at least 3."""
@@ -53,10 +56,10 @@ def _check_kernel(op: Operator, kernel: Shape, *types: Any) -> None:
         raise op.fail(f"kernel_shape {list(kernel)} differs from the weight's {list(types[1].shape[2:])}", *types)
 
 
-def _factors(group: int, channels: int) -> tuple[int, ...]:
-    """The factors of a convolution with so many input channels in each group: none where each channel is convolved by
-    itself, as sums have the products of one window alone."""
-    return (0, 1) if group == 1 or channels > 1 else ()
+def _factors(channels: int) -> tuple[int, ...]:
+    """The factors of a convolution with so many input channels in each group: none where there are few, as in the first
+    layer and where each channel is convolved by itself, and what other layers gain would be lost by rounding."""
+    return (0, 1) if channels >= FEWEST_CHANNELS else ()
 
 
 @operator
@@ -67,7 +70,7 @@ class Conv(ConvWindow):
     quantized: ClassVar[Quantized] = "contraction"
 
     def factors(self, *inputs: Any) -> tuple[int, ...]:
-        return _factors(self.group, inputs[1].shape[1])
+        return _factors(inputs[1].shape[1])
 
     def weight_axes(self, operand: int, *inputs: TensorType | None) -> tuple[int, int] | None:
         return (0, 1) if operand == 1 else None
@@ -168,7 +171,7 @@ class ConvTranspose(ConvTransposeWindow):
     quantized: ClassVar[Quantized] = "contraction"
 
     def factors(self, *inputs: Any) -> tuple[int, ...]:
-        return _factors(self.group, inputs[1].shape[0] // self.group)
+        return _factors(inputs[1].shape[0] // self.group)
 
     def weight_axes(self, operand: int, *inputs: TensorType | None) -> tuple[int, int] | None:
         return (1, 0) if operand == 1 else None
@@ -283,7 +286,7 @@ class ConvInputGradient(Operator):
         return geometry
 
     def factors(self, *inputs: Any) -> tuple[int, ...]:
-        return _factors(self.group, inputs[1].shape[1])
+        return _factors(inputs[1].shape[1])
 
     def infer(self, *inputs: Any) -> TensorType:
         g, w = inputs
@@ -351,7 +354,7 @@ class ConvWeightGradient(Operator):
         return geometry
 
     def factors(self, *inputs: Any) -> tuple[int, ...]:
-        return _factors(self.group, inputs[1].shape[1] // self.group)
+        return _factors(inputs[1].shape[1] // self.group)
 
     def infer(self, *inputs: Any) -> TensorType:
         g, x = inputs

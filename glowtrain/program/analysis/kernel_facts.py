@@ -76,7 +76,7 @@ class Definition:
         return len(nodes) <= CHEAP and all(map(_takes_one_step, nodes))
 
     @property
-    def widened_in_place(self) -> bool:
+    def widens_elementwise(self) -> bool:
         """Whether each element is one of bf16 at the same subscripts, as f32: then a load outside of the buffer is one
         outside of the other, and gives the same 0."""
         if not is_widening(self.value):
@@ -87,7 +87,7 @@ class Definition:
     @memoized
     def element(self, load: Load) -> Expr:
         """The expression of the element that is loaded."""
-        if load.fill == 0 and self.widened_in_place:
+        if load.fill == 0 and self.widens_elementwise:
             return Cast(Load(self.loads[0].buffer, load.index, load.fill), f32)
         return substitute(self.value, dict(self.indices_at(load.index)))
 

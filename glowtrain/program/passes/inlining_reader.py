@@ -120,7 +120,7 @@ def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition])
 
 def _at(defined: Definition, load: Load, shared: EqualNodes | None) -> Expr:
     """What a load gives: the definition there, or outside of the buffer the fill."""
-    if needs_check(load) and not (load.fill == 0 and defined.widened_in_place):
+    if needs_check(load) and not (load.fill == 0 and defined.widens_elementwise):
         checked = _checked(defined, load)
         return checked if shared is None else rewrite(checked, shared.of, shared.memo)
     if shared is None:

@@ -1,4 +1,5 @@
-"""Pack matrices that every trip of a repeat multiplies with once, before the repeat.
+"""Pack matrices that every trip of a repeat multiplies with once, before the repeat, behind what else is the same in
+every trip (:mod:`~glowtrain.program.passes.loop_invariant_hoisting`).
 
 A recurrent layer multiplies its state with the same weights in each step. Vectors of the products in
 ``y[m, n] = sum(k: x[t, m, k] * w[n, k])`` run along ``n``, whose neighbours are a row apart in ``w``; and rows of a
@@ -37,6 +38,7 @@ from glowtrain.loops import (
 )
 from glowtrain.names import Names
 from glowtrain.program.analysis.kernel_facts import box, contractions, row_major, summed_indices
+from glowtrain.program.passes.loop_invariant_hoisting import hoisted
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.types import Array, TensorType
 
@@ -59,7 +61,10 @@ class PackLoopInvariants:
 
     def run(self, program: Program) -> Program:
         """The same program, its repeats reading panels."""
-        if not self.row or all(not instruction.children for instruction in program.instructions):
+        if all(not instruction.children for instruction in program.instructions):
+            return program
+        program = replace(program, instructions=tuple(hoisted(program.instructions)))
+        if not self.row:
             return program
         packing = _Packing(self.row, Names(buffer.name for buffer in program.buffers))
         instructions = tuple(packing.instructions(program.instructions))

@@ -229,7 +229,7 @@ def _reads_bytes(load: Load, defined: Definition) -> bool:
 
 def _movable(use: LoadUse, defined: Definition) -> bool:
     if needs_check(use.load):
-        return use.load.fill == 0 and defined.widened_in_place
+        return use.load.fill == 0 and defined.widens_elementwise
     if isinstance(defined.value, Const):
         return not use.operand
     new = defined.element(use.load)

@@ -18,9 +18,10 @@ from glowtrain.backends.cpu.contraction.describe import (
     Problem,
     normalise,
 )
-from glowtrain.backends.cpu.contraction.dot_product import Prepared, prepare, prepare_for_matrices, prepare_pairs
+from glowtrain.backends.cpu.contraction.dot_product import Prepared, prepare, prepare_for_matrices
 from glowtrain.backends.cpu.contraction.matrices.choose import choose_matrices
 from glowtrain.backends.cpu.contraction.nest import Nest
+from glowtrain.backends.cpu.contraction.pairs import padded, prepare_pairs
 from glowtrain.backends.cpu.contraction.rates import Machine
 from glowtrain.backends.cpu.epilogue import Epilogue
 from glowtrain.backends.target import Target
@@ -67,10 +68,10 @@ def plans(
     def problem(prepared: Prepared) -> Problem:
         return normalise(prepared.contraction, keep_lanes=epilogue is not None, dot=prepared.dot)
 
-    prepared = prepare(contraction, target)
+    prepared = prepare(contraction, target) if contraction.sums_integers else padded(contraction)
     plain = problem(prepared)
     yield prepared, choose(plain, machine)
-    in_pairs = prepare_pairs(contraction, plain, target)
+    in_pairs = prepare_pairs(contraction, prepared, target)
     if in_pairs is not None and (pairs := problem(in_pairs)).takes_sums_as(plain):
         yield in_pairs, choose(pairs, machine)
     in_matrices = prepare_for_matrices(contraction, target)

@@ -192,6 +192,8 @@ def _candidates(problem: Problem, machine: Machine) -> Iterator[Candidate]:
             for vectors in [1] if axis.dots else shares(ceil(arranged.loops[vec].extent / machine.width), most):
                 for tile in _tiles(arranged, machine, vec, vectors):
                     yield Candidate(axis, vectors, tile, pack_b=packs)
+                    if arranged.widens("a") and _packs_a(arranged, vec):
+                        yield Candidate(axis, vectors, tile, pack_a=True, pack_b=packs)
 
 
 def _most_vectors(problem: Problem, machine: Machine, vec: int) -> int:
@@ -240,6 +242,11 @@ def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
             yield from ranked[rank]
 
 
+def _packs_a(problem: Problem, vec: int) -> bool:
+    """Whether A may be copied: it is the same in all lanes, and all of its elements exist."""
+    return not problem.loops[vec].a and not problem.drops("a")
+
+
 def _packable(problem: Problem, vec: int, machine: Machine) -> bool:
     """Whether B may be copied: the vector loop moves it alone, and all of its elements exist. Floats that are prepacked
     need no copy."""
@@ -284,7 +291,7 @@ def _refined(x: Candidate, kinds: Sequence[str], enough: bool) -> Iterator[Candi
         yield x
         return
     far = {operand: x.stride(operand, inner_reduction(x, operand)) * x.problem.size >= rates.LINE for operand in "ab"}
-    a_too = far["a"] and not x.stride("a", x.vec) and not x.problem.drops("a")
+    a_too = (far["a"] or x.problem.widens("a")) and _packs_a(x.problem, x.vec)
     b_too = x.pack_b or (far["b"] and _packable(x.problem, x.vec, x.machine))
     for pack_a in (False, True) if a_too else (False,):
         for pack_b in {x.pack_b, b_too}:

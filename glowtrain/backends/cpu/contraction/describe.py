@@ -279,10 +279,10 @@ class Problem:
 
     def takes_sums_as(self, other: Problem) -> bool:
         """Whether sums of floats are taken in the same order."""
-        return self._own_order == other._own_order
+        return self._order_key == other._order_key
 
     @cached_property
-    def _own_order(self) -> Hashable:
+    def _order_key(self) -> Hashable:
         order, loops = self.order, [(self.loops[i].parts, self.loops[i].extent) for i in self.reductions]
         return tuple(loops), order and (self.loops[order.along].parts, replace(order, along=-1))
 

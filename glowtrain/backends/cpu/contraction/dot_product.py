@@ -16,7 +16,7 @@ from functools import partial
 from math import prod
 
 from glowtrain.backends.cpu.contraction import rates
-from glowtrain.backends.cpu.contraction.copies.window import Window, halo, transposed, window
+from glowtrain.backends.cpu.contraction.copies.window import Window, halo, window
 from glowtrain.backends.cpu.contraction.describe import Contraction, EpilogueClip, Operand, OperandAccess, Problem
 from glowtrain.backends.cpu.contraction.dot import Dot, dot_of
 from glowtrain.backends.cpu.contraction.matrices.unit import matrix_dot
@@ -70,7 +70,7 @@ class Prepared:
 
 def prepare(contraction: Contraction, target: Target) -> Prepared:
     """The contraction for words if an instruction and the loops allow it, else for lanes."""
-    if contraction.operands is None or not contraction.sums_integers:
+    if contraction.operands is None:
         return Prepared(contraction)
     return _for_words(contraction, partial(dot_of, target)) or _for_lanes(contraction)
 
@@ -82,38 +82,15 @@ def prepare_for_matrices(contraction: Contraction, target: Target) -> Prepared |
     return _for_words(contraction, lambda a, b, small: matrix_dot(target, a, b))
 
 
-def prepare_pairs(contraction: Contraction, problem: Problem, target: Target) -> Prepared | None:
-    """The contraction of bf16 for words, if the target multiplies these and the loops allow it; ``problem`` is its
-    normal form. A is copied if the groups do not run along neighbours of it."""
-    operands, order = contraction.operands, problem.order
-    if operands is None or not all(x.flushed for x in operands) or order is None or not order.group:
-        return None
-    lanes = [i for i, n in enumerate(contraction.extents) if n > 1 and contraction.c.strides[i] == 1]
-    dot = dot_of(target, operands[0].dtype, operands[1].dtype)
-    if dot is None or len(lanes) != 1 or bool(contraction.a.strides[lanes[0]]) == bool(contraction.b.strides[lanes[0]]):
-        return None
-    turned = bool(contraction.a.strides[lanes[0]])
-    found, copy = _turned(contraction) if turned else contraction, None
-    assert found.operands is not None
-    a, b = found.operands
-    if found.clips and (not b.axes or any(clip in _clips(b, found.extents) for clip in found.clips)):
-        return None  # packing reads all of B
-    if abs(problem.loops[order.along].b if turned else problem.loops[order.along].a) != 1:
-        copy = transposed(a, found.extents, problem.loops[order.along].parts) if a.axes else None
-        if copy is None:
-            return None
-        found = replace(found, a=copy.access)
-    return Prepared(found, (None, copy) if turned else (copy, None), dot, turned, found.b)
-
-
-def _turned(contraction: Contraction) -> Contraction:
+def turn(contraction: Contraction) -> Contraction:
+    """A and B exchanged."""
     operands = contraction.operands
     assert operands is not None
     new = replace(contraction, a=contraction.b, b=contraction.a, operands=(operands[1], operands[0]))
     return replace(new, resident=(contraction.resident[1], contraction.resident[0]))
 
 
-def _clips(operand: Operand, extents: Sequence[int]) -> dict[EpilogueClip, None]:
+def clips_of(operand: Operand, extents: Sequence[int]) -> dict[EpilogueClip, None]:
     """The tests that the accesses of one operand need."""
     found = dict[EpilogueClip, None]()
     for axis in operand.axes:
@@ -130,14 +107,14 @@ def _for_words(contraction: Contraction, instruction: Callable[..., Dot | None])
     if len(lanes) != 1:
         return None
     turned = _turns(contraction, lanes[0])
-    found = _turned(contraction) if turned else contraction
+    found = turn(contraction) if turned else contraction
     assert found.operands is not None
     a, b = found.operands
     dot = instruction(a.dtype, b.dtype, small=b.constant and b.small)
     rows = prod(n for n, moves in zip(extents, found.b.strides, strict=True) if not moves)
     if dot is None or not found.b.strides[lanes[0]] or not (b.constant or rows >= ROWS):
         return None
-    if any(clip in _clips(b, extents) for clip in found.clips):
+    if any(clip in clips_of(b, extents) for clip in found.clips):
         return None
     copied = _with_words(found, lanes[0], dot)
     if copied is None:
@@ -215,14 +192,14 @@ def _for_lanes(contraction: Contraction) -> Prepared:
     )
     clips = dict.fromkeys(contraction.clips)
     for at, operand in enumerate(contraction.operands):
-        if operand.fill and _clips(operand, contraction.extents):
+        if operand.fill and clips_of(operand, contraction.extents):
             copy = halo(operand, contraction.extents)
             copies[at], operands[at], accesses[at] = copy, Operand(operand.dtype), copy.access
-            for clip in _clips(operand, contraction.extents):
+            for clip in clips_of(operand, contraction.extents):
                 clips.pop(clip, None)
     for at, operand in enumerate(contraction.operands):
         if copies[at] is None:
-            clips.update(_clips(operand, contraction.extents))
+            clips.update(clips_of(operand, contraction.extents))
     found = replace(contraction, a=accesses[0], b=accesses[1], clips=tuple(clips), operands=(operands[0], operands[1]))
     return Prepared(found, (copies[0], copies[1]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 
 from glowtrain.backends.cpu.contraction.describe import Problem, normalise
+from glowtrain.backends.cpu.contraction.pairs import padded
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
 from glowtrain.backends.cpu.order.analysis import Free, reductions
 from glowtrain.backends.cpu.order.nest import reduction_order, reference_lane
@@ -19,7 +20,7 @@ def orders(kernel: Kernel) -> tuple[Hashable, ...]:
     """The order of each of a kernel's sums; equal for kernels whose sums of the same elements have the same bits."""
     product = recognise(kernel)
     if product is not None:
-        return (_of_contraction(normalise(contraction_of(product), keep_lanes=not product.plain)),)
+        return (_of_contraction(normalise(padded(contraction_of(product)).contraction, keep_lanes=not product.plain)),)
     lets: dict[Expr, Expr] = {s.ref: s.value for s in statements(kernel.body) if isinstance(s, Let)}
     return tuple(_of_nest(kernel.body, Free(lets=lets)))
 
