@@ -140,8 +140,11 @@ class BundleRequest(TrainingSettings):
 
     def _options(self, contents: Contents) -> Options:
         """How functions are compiled. Raises :class:`BundleError` for residuals where nothing is trained."""
-        own = isinstance(self.model, Trainer) and self.model.spec.residuals is not None
-        settings = replace(self, memory=self._budget, residuals="bf16" if own else self.residuals)
+        settings = replace(self, memory=self._budget)
+        if isinstance(self.model, Trainer):
+            own = self.model.spec
+            given = own.precision or self.precision, own.residuals or self.residuals
+            settings = replace(settings, precision=given[0], residuals=given[1])
         if settings.residuals is not None and STEP not in contents.graphs:
             raise BundleError("residuals are those of a step: a bundle that trains needs a loss: loss=gt.losses...")
         return options_for(contents.graphs.get(STEP, contents.graphs[PREDICT]), settings, self._backend.facts)

@@ -484,7 +484,8 @@ class Steps(Displayable):
         return Predictor(self._compiled(self.graphs.prediction()))
 
     def _compiled(self, model: Graph | Template) -> Function:
-        return compile(model, self.backend, self.state, fixed_point=self.spec.fixed_point)
+        fixed_point, precision = self.spec.fixed_point, self.spec.precision
+        return compile(model, self.backend, self.state, fixed_point=fixed_point, precision=precision)
 
     def _bound(self) -> Graph:
         """The model as the first step bound it, else as it was given."""

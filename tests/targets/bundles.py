@@ -71,6 +71,8 @@ MODELS: Mapping[str, Callable[[], Contents]] = {
     "lstm": lambda: trained(lstm),
     "gpt": lambda: trained(gpt),
     "cnn, residuals in bf16": lambda: trained(cnn),
+    "cnn, products in bf16": lambda: trained(cnn),
+    "lstm, products in bf16": lambda: trained(lstm),
     "int8": lambda: contents(network(np.random.default_rng(1))).fixed(),
     "int8, integers only": lambda: contents(network(np.random.default_rng(1))).fixed(),
 }
@@ -95,9 +97,9 @@ def module_for(target: str, model: str) -> BundleModule:
 def options_of(model: str, target: Target) -> Options:
     """What a model is compiled with, as its name says."""
     options = Options(facts=Cpu(target, cache=None).facts, fixed_point=model.endswith("integers only"))
-    return (
-        replace(options, residuals=residuals_for(MODELS[model]().graphs[STEP], "bf16")) if "bf16" in model else options
-    )
+    if "residuals" in model:
+        return replace(options, residuals=residuals_for(MODELS[model]().graphs[STEP], "bf16"))
+    return replace(options, precision="bf16") if "products" in model else options
 
 
 def here(machine: Machine, model: str) -> BitTrace:

@@ -1,0 +1,148 @@
+"""Training steps with products in bf16 beside those in f32, and beside PyTorch's in both precisions.
+
+    python benchmarks/precision.py [--rows mlp gpt ...] [--seconds 15] [--output benchmarks/results]
+
+Needs PyTorch. Times are processor seconds of one thread, of steps that take turns in one process, medians of the ratios
+to Glowtrain's step in f32. PyTorch's bf16 is ``torch.autocast``, with images channels last; its eager step, with its
+fused optimizers. Gradients are those of a first step, and off by the norm of the difference over the norm. What is
+learnt of the digits are means over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import glowtrain as gt
+from benchmarks.residuals import EPOCHS, LEARNERS, MB, ROWS, SEEDS, off
+from benchmarks.speed.machine import describe
+from benchmarks.speed.prepared import Prepared
+from benchmarks.speed.training import modules
+from benchmarks.speed.training.compiled import loss, optimizer
+from benchmarks.speed.training.pytorch import TorchStep
+from benchmarks.speed.training.rows import TRAINING, TrainingRow
+from glowtrain import models
+from glowtrain.memory.precision import Precision
+from glowtrain.optim import Optimizer
+from glowtrain.types import Array
+
+CHOICES: tuple[Precision, Precision] = (None, "bf16")
+Step = Callable[[int], object]
+
+
+def trainer(row: TrainingRow, prepared: Prepared, precision: Precision, rule: Optimizer) -> gt.Trainer:
+    """A row's trainer on one thread."""
+    given = gt.load(prepared.model)
+    return gt.Trainer(given, loss(row), rule, backend="cpu", unbiased=True, threads=1, precision=precision)
+
+
+def torch_step(row: TrainingRow, prepared: Prepared, *, narrow: bool) -> Step:
+    """PyTorch's step of a row, in bf16 where it would be."""
+    step = TorchStep(row, prepared)
+    if not narrow:
+        return step
+    if next(iter(step.batches[0].values())).dim() == 4:
+        step.module = step.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def autocast(i: int) -> float:
+        with torch.autocast("cpu", torch.bfloat16):
+            return step(i)
+
+    return autocast
+
+
+def take_turns(steps: Sequence[Step], seconds: float) -> list[float]:
+    """Milliseconds of the first one, and the times of the others over its own."""
+    times: list[list[float]] = [[] for _ in steps]
+    for step in steps:
+        step(0)
+    end, turn = time.perf_counter() + seconds, 0
+    while turn < 5 or time.perf_counter() < end:
+        for step, own in zip(steps, times, strict=True):
+            began = time.process_time()
+            step(turn)
+            own.append(time.process_time() - began)
+        turn += 1
+    first, *others = times
+    ratios = [statistics.median(b / a for a, b in zip(first, other, strict=True)) for other in others]
+    return [1e3 * statistics.median(first), *ratios]
+
+
+def _step(trainer: gt.Trainer, batches: Sequence[Mapping[str, Array]], turn: int) -> float:
+    return trainer.step(batches[turn % len(batches)])
+
+
+def gradients(row: TrainingRow, prepared: Prepared, precision: Precision) -> dict[str, Array]:
+    """Those of the first batch, in f64."""
+    made = trainer(row, prepared, precision, gt.optim.SGD(lr=1.0))
+    before = made.parameters()
+    made.step(prepared.batches[0])
+    return {name: before[name].astype(np.float64) - array for name, array in made.parameters().items()}
+
+
+def lines(rows: Sequence[str], folder: Path, seconds: float) -> Iterator[str]:
+    """A table of the rows."""
+    yield "| row | batch | f32, ms | bf16 | PyTorch f32 | PyTorch bf16 | arena, MB | bf16 | gradients off by |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for name in rows:
+        row, prepared = TRAINING[name], Prepared.read(folder / name)
+        both = [trainer(row, prepared, choice, optimizer(row)) for choice in CHOICES]
+        own = [partial(_step, each, prepared.batches) for each in both]
+        found = take_turns([*own, *(torch_step(row, prepared, narrow=narrow) for narrow in (False, True))], seconds)
+        wide, narrow = (each.memory().arena / MB for each in both)
+        whole, _ = off(*(gradients(row, prepared, choice) for choice in CHOICES))
+        times = " | ".join(f"{ratio:.2f}" for ratio in found[1:])
+        yield f"| {name} | {row.batch} | {found[0]:.1f} | {times} | {wide:.1f} | {narrow:.1f} | {whole:.2%} |"
+
+
+def learnt(model: str, precision: Precision, seed: int) -> tuple[float, float]:
+    """Loss and accuracy on the digits that are kept for it, of a model that comes along, after some epochs."""
+    digits = gt.data.load("digits")
+    made = gt.Trainer(
+        models.build(model, digits.train["x"].shape[1:], seed=seed), gt.losses.softmax_cross_entropy(),
+        gt.optim.Adam(lr=1e-3), backend="cpu", seed=seed, threads=1, precision=precision,
+    )  # fmt: skip
+    made.fit(digits, epochs=EPOCHS, batch_size=64, drop_last=True, progress=False)
+    found = made.evaluate(digits)
+    return found["loss"], found["accuracy"]
+
+
+def curves() -> Iterator[str]:
+    """A table of what is learnt of the digits."""
+    yield f"| digits, {EPOCHS} epochs, {SEEDS} seeds | loss | bf16 | right | bf16 |"
+    yield "|---|---|---|---|---|"
+    for model in LEARNERS:
+        runs = [[learnt(model, choice, seed) for seed in range(SEEDS)] for choice in CHOICES]
+        (loss_wide, right_wide), (loss_narrow, right_narrow) = (np.mean(each, axis=0) for each in runs)
+        yield f"| {model} | {loss_wide:.4f} | {loss_narrow:.4f} | {right_wide:.2%} | {right_narrow:.2%} |"
+
+
+def main() -> None:
+    """Both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="+", default=ROWS, choices=ROWS)
+    parser.add_argument("--seconds", type=float, default=15.0, help="of turns, for each row")
+    parser.add_argument("--output", type=Path, help="folder for precision.md")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in given.rows:
+            modules.prepare(TRAINING[name], Path(folder) / name)
+        facts = "; ".join(f"{what} {value}" for what, value in describe(["numpy", "llvmlite", "torch"]).items())
+        head = ["# Products in bf16", "", "By `python benchmarks/precision.py --output benchmarks/results`.", ""]
+        text = "\n".join([*head, f"{facts}.", "", *lines(given.rows, Path(folder), given.seconds), "", *curves(), ""])
+    print(text)
+    if given.output is not None:
+        (given.output / "precision.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
