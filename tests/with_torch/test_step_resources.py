@@ -1,4 +1,5 @@
-"""What a compiled step may use: budgets of memory keep its bits, residuals in bf16 keep its loss."""
+"""What a compiled step may use: budgets of memory keep its bits, residuals in bf16 keep its loss, products in
+bf16 come near."""
 
 from __future__ import annotations
 
@@ -37,6 +38,13 @@ def test_residuals_in_bf16_keep_the_first_loss_and_round_gradients() -> None:
     assert narrow == losses
     assert torch.equal(tensors["2.running_var"], others["2.running_var"])
     assert not torch.equal(tensors["0.weight"], others["0.weight"])
+
+
+def test_products_in_bf16_are_near_those_in_f32() -> None:
+    losses, tensors = trained()
+    narrow, others = trained(precision="bf16")
+    assert 0 < abs(narrow[-1] - losses[-1]) < 0.02 * losses[-1]
+    assert all(other.dtype == tensors[name].dtype for name, other in others.items())
 
 
 def test_what_cannot_be_kept_is_refused() -> None:
