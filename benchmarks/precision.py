@@ -88,19 +88,32 @@ def gradients(row: TrainingRow, prepared: Prepared, precision: Precision) -> dic
     return {name: before[name].astype(np.float64) - array for name, array in made.parameters().items()}
 
 
+def torch_gradients(row: TrainingRow, prepared: Prepared, precision: Precision) -> dict[str, Array]:
+    """PyTorch's of the first batch, in f64."""
+    step = TorchStep(row, prepared)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision is not None):
+        found = step.loss(step.batches[0])
+    found.backward()  # type: ignore[no-untyped-call]
+    return {name: p.grad.double().numpy() for name, p in step.module.named_parameters() if p.grad is not None}
+
+
 def lines(rows: Sequence[str], folder: Path, seconds: float) -> Iterator[str]:
     """A table of the rows."""
-    yield "| row | batch | f32, ms | bf16 | PyTorch f32 | PyTorch bf16 | arena, MB | bf16 | gradients off by |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield (
+        "| row | batch | f32, ms | bf16 | PyTorch f32 | PyTorch bf16 | arena, MB | bf16 | gradients off by "
+        "| PyTorch's |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for name in rows:
         row, prepared = TRAINING[name], Prepared.read(folder / name)
         both = [trainer(row, prepared, choice, optimizer(row)) for choice in CHOICES]
         own = [partial(_step, each, prepared.batches) for each in both]
         found = take_turns([*own, *(torch_step(row, prepared, narrow=narrow) for narrow in (False, True))], seconds)
         wide, narrow = (each.memory().arena / MB for each in both)
-        whole, _ = off(*(gradients(row, prepared, choice) for choice in CHOICES))
+        whole, theirs = (off(*(each(row, prepared, x) for x in CHOICES))[0] for each in (gradients, torch_gradients))
         times = " | ".join(f"{ratio:.2f}" for ratio in found[1:])
-        yield f"| {name} | {row.batch} | {found[0]:.1f} | {times} | {wide:.1f} | {narrow:.1f} | {whole:.2%} |"
+        gone = f"{whole:.2%} | {theirs:.2%}"
+        yield f"| {name} | {row.batch} | {found[0]:.1f} | {times} | {wide:.1f} | {narrow:.1f} | {gone} |"
 
 
 def learnt(model: str, precision: Precision, seed: int) -> tuple[float, float]:

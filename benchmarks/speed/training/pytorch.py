@@ -32,12 +32,14 @@ class TorchStep(Step):
 
     def _step(self, batch: dict[str, Tensor]) -> float:
         self.optimizer.zero_grad()
-        loss = self._loss(self.module(batch["x"]), batch)
+        loss = self.loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return float(loss.detach())
 
-    def _loss(self, output: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    def loss(self, batch: dict[str, Tensor]) -> Tensor:
+        """The loss of a batch."""
+        output: Tensor = self.module(batch["x"])
         match self.row.loss:
             case "classes":
                 return cross_entropy(output, batch["labels"])

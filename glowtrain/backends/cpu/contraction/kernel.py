@@ -68,12 +68,12 @@ class Micro(TileKernel):
 
     def _start(self) -> list[LlvmValue]:
         """What the sums begin with: 0, what precedes the words of B, or what C holds of them."""
-        sums, dot = [self.lanes.zero] * (len(self._vectors) * self.tile.carried), self.plan.problem.dot
+        sums, dot = [self.lanes.zero] * self.tile.sums, self.plan.problem.dot
         if dot is not None and dot.correction:
             for at, (point, vector) in enumerate(self._vectors):
                 before = vector * self.variant.b.step - self.lanes.width * dot.group
                 address = self.of["b"].shift(pointer("%b"), point.b + before)
-                sums[at * self.tile.carried] = self.f.load(self.lanes.type, address, 4)
+                sums[at * self.tile.copies] = self.f.load(self.lanes.type, address, 4)
         if self.plan.dots or self.variant.start == "zero":
             return sums
         return self._continued(sums) if self.variant.start == "load" else self._perhaps_continued(sums)
@@ -84,7 +84,7 @@ class Micro(TileKernel):
             self._exchange(self.buffer, self._vectors, store=False)
         result = list(sums)
         for number, (point, vector) in enumerate(self._vectors):
-            at, held = number * self.tile.carried, self._held(point, vector, number)
+            at, held = number * self.tile.copies, self._held(point, vector, number)
             result[at] = held if sums[at] == self.lanes.zero else self.lanes.add(held, sums[at])
         return result
 
@@ -129,17 +129,15 @@ class Micro(TileKernel):
         """The sums after all groups of the innermost loop."""
         loop, size = self.body.rolled[depth], self.tile.group
         full, rest = divmod(self.tile.extents[loop], size)
-        own = self._of(active, self.tile.vectors)
+        own = self._of(active)
         if full > 1:
             with self.f.loop(full, [cursor.a, cursor.b, *(sums[at] for at in own)], hint="group") as groups:
                 here = replace(cursor, a=groups.carried[0], b=groups.carried[1])
                 added = self._group(depth, size, active, here, self._with(sums, own, groups.carried[2:]))
                 after = self._shifted(loop, size, here)
                 groups.next = [after.a, after.b, *(added[at] for at in own)]
-            cursor, sums = (
-                replace(cursor, a=groups.results[0], b=groups.results[1]),
-                self._with(sums, own, groups.results[2:]),
-            )
+            cursor = replace(cursor, a=groups.results[0], b=groups.results[1])
+            sums = self._with(sums, own, groups.results[2:])
         elif full:
             sums, cursor = self._group(depth, size, active, cursor, sums), self._shifted(loop, size, cursor)
         return self._group(depth, rest, active, cursor, sums) if rest else sums
@@ -148,15 +146,14 @@ class Micro(TileKernel):
         self, depth: int, count: int, active: list[int], cursor: Cursor, sums: list[LlvmValue]
     ) -> list[LlvmValue]:
         """The sums with one group's own, which begin at 0."""
-        zeros = [self.lanes.zero] * self.tile.sums
+        zeros, at = [self.lanes.zero] * self.tile.sums, self._of(active)
         passes = range(self.plan.passes)
         own = self._combined([self._static(depth, 0, count, active, cursor, zeros, number) for number in passes])
-        return self._with(
-            sums, at := self._of(active, self.tile.vectors), [self.lanes.add(sums[i], own[i]) for i in at]
-        )
+        return self._with(sums, at, [self.lanes.add(sums[i], own[i]) for i in at])
 
-    def _of(self, active: list[int], each: int) -> list[int]:
-        """The numbers of the ``active`` points' sums, ``each`` for a point."""
+    def _of(self, active: list[int]) -> list[int]:
+        """The numbers of the ``active`` points' sums."""
+        each = self.tile.vectors * self.tile.copies
         return [point * each + i for point in active for i in range(each)]
 
     def _blocks(self, loop: int, points: list[int], begin: Cursor) -> list[list[LlvmValue]]:
@@ -298,9 +295,8 @@ class Micro(TileKernel):
         sums: list[LlvmValue], number: int, *, every: int = 0, guarded: bool = False,
     ) -> list[LlvmValue]:  # fmt: skip
         """A loop over one reduction, carrying both addresses and the sums of the active points."""
-        loop, grouped = self.body.rolled[depth], self.body.rolled[depth] == self.tile.grouped
+        loop, own = self.body.rolled[depth], self._of(active)
         step = every or unroll * self._advance(loop)
-        own = self._of(active, self.tile.vectors * (self.tile.copies if grouped else self.tile.carried))
         carried = [cursor.a, cursor.b, *(sums[at] for at in own)]
 
         def body(at: LlvmValue, values: list[LlvmValue]) -> list[LlvmValue]:

@@ -111,11 +111,6 @@ class RegisterTile:
         """Accumulators."""
         return len(self.points) * self.vectors * self.copies
 
-    @property
-    def carried(self) -> int:
-        """Sums of each vector of results that the loops carry which stand outside of groups."""
-        return 1 if self.group else self.copies
-
     def count(self, vector: int) -> int:
         """Outputs in one vector of the tile."""
         return min(self.width, self.variant.lanes - vector * self.width)
