@@ -16,10 +16,8 @@ import numpy as np
 
 from glowtrain.backends.base import Batches
 from glowtrain.backends.discovery import backend_of
-from glowtrain.backends.state import State
-from glowtrain.compiler import Function, Specialisation, compile
+from glowtrain.compiler import Function, Specialisation
 from glowtrain.compiler.service import options_for
-from glowtrain.datasets.hugging_face import is_foreign
 from glowtrain.datasets.stored import ExampleArray, StoredArray
 from glowtrain.errors import InputError, NonFiniteError, UntrainedWarning
 from glowtrain.fleet.digest import digest
@@ -40,21 +38,15 @@ from glowtrain.trainer.checkpoints.copies import Progress, check_settings, rebui
 from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.checkpoints.resuming import resumed
 from glowtrain.trainer.diagnose import first_bad
-from glowtrain.trainer.feed import Data, comes_in_batches, held_out, named, native, sources
+from glowtrain.trainer.evaluator import Evaluator
+from glowtrain.trainer.feed import Data, comes_in_batches
 from glowtrain.trainer.fitting.interrupts import Breakable, Exclusive
 from glowtrain.trainer.fleets import TrainerFleet, joined
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper, schedule_factor
 from glowtrain.trainer.micro_batches.within_budget import StepFunction
-from glowtrain.trainer.predict import Predictor
 from glowtrain.trainer.settings import TrainingSpec
-from glowtrain.trainer.signature import BatchSignature
-from glowtrain.trainer.sources.cut import ArraySource
-from glowtrain.trainer.sources.loader import loader_of
-from glowtrain.trainer.sources.results import means, measured, predictions
-from glowtrain.trainer.sources.source import BatchSource
-from glowtrain.trainer.sources.tensors import is_array
 from glowtrain.trainer.summary import settings_of_trainer
 from glowtrain.types import Array, type_of
 
@@ -73,7 +65,7 @@ class Measured:
     bad: tuple[float, dict[str, Array]] | None = None
 
 
-class Steps(Displayable):
+class Steps(Evaluator, Displayable):
     """A model, a loss and an optimizer as compiled functions over one state: all of a trainer but its loop.
 
     Arguments and attributes are those of :class:`~glowtrain.trainer.trainer.Trainer`.
@@ -85,10 +77,13 @@ class Steps(Displayable):
         fleet = joined(spec.fleet)
         threads = spec.threads if fleet is None or spec.threads is not None else fleet.threads
         resolved = backend_of(spec.backend, threads)
-        self.backend = spec.backend if threads is None else resolved
-        self.graphs = TrainerGraphs(spec)
-        self.graphs.check_metrics()
-        self.loss, self.optimizer = self.graphs.loss, self.graphs.optimizer
+        graphs = TrainerGraphs(spec)
+        graphs.check_metrics()
+        self._example_step = graphs.example_step
+        _check_room(self._example_step, spec.budget)
+        _warn_of(graphs)
+        super().__init__(graphs, spec.backend if threads is None else resolved, self._example_step)
+        self.optimizer = graphs.optimizer
         self.history = History()
         self.position = Position()
         self._exclusive = Exclusive(_IN_USE)
@@ -98,17 +93,11 @@ class Steps(Displayable):
         """True from :meth:`restore` to the next epoch of ``fit``."""
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
-        self._example_step = self.graphs.example_step
-        _check_room(self._example_step, spec.budget)
-        _warn_of(self.graphs)
-        self.signature = BatchSignature(self.graphs, self._example_step)
         self.hyper = Hyper(self.optimizer, self._example_step)
-        self.state = State({**self._example_step.initial_values, **self.graphs.inference_example.initial_values})
         self.options = options_for(self._example_step, spec, resolved.facts)
         """How a step is compiled."""
         parts = self.graphs, resolved, self.state, self.options
         self.fleet = None if fleet is None else TrainerFleet(fleet, *parts)
-        """Its place among the processes that train it together, if it is in a fleet."""
         self._step = self.fleet.step if self.fleet else StepFunction(*parts)
         self._began = self.optimizer.hyper()
         self._best: dict[str, Array] = {}
@@ -222,14 +211,6 @@ class Steps(Displayable):
         outputs = self.fleet.step.on_rows(batches[0], examples)
         return {name: array[np.newaxis] for name, array in outputs.items()}
 
-    def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """A batch as arrays. Raises :class:`InputError` for one that does not fit, and where the weights of classes are
-        to follow from labels that nobody has counted."""
-        for name in self.loss.balanced:
-            if np.isnan(self.state.read(name)).any():
-                raise InputError("class_weight='balanced': no labels have been counted: fit does it, or balance")
-        return self.signature.checked(inputs)
-
     def balance(self, examples: Data) -> None:
         """Count the labels of some data, in arrays as for ``fit``, for weights of classes that are balanced. ``fit``
         counts those that it trains on. Raises :class:`InputError`."""
@@ -262,32 +243,6 @@ class Steps(Displayable):
         """The gradient of the loss on one batch for each trained parameter, by name; nothing is updated."""
         return self._gradients(self._checked(inputs))
 
-    def predict(
-        self, inputs: Data | Array, *, batch_size: int | None = None, prefetch: int | None = None
-    ) -> dict[str, Array]:
-        """The outputs of the inference form with the present parameters. An array stands for the only input; of a
-        loader's batches (see :meth:`Trainer.fit`) the first arrays, or those of the inputs' names, are taken.
-
-        More than ``batch_size`` examples (64, or what the model is fixed to) are run in batches of that size, where the
-        outputs are one for each example and do not depend on the others; see :mod:`glowtrain.trainer.predict`.
-        """
-        if is_foreign(inputs):
-            part, names = native(inputs).train, tuple(self.graphs.specs)
-            found = sources(part, names, () if "y" in names else ("y",))
-            inputs = {name: part[found[name]] for name in names if name in found}
-        if comes_in_batches(inputs):
-            source = loader_of(inputs, self.signature, batch_size, prefetch=prefetch, inputs_only=True)
-            return predictions(self._predict, source)
-        if is_array(inputs):
-            names = tuple(self.graphs.specs)
-            if len(names) != 1:
-                raise InputError(f"the model has {len(names)} inputs ({', '.join(names)}): pass a dict")
-            inputs = {names[0]: inputs}
-        if isinstance(inputs, Mapping) and any(isinstance(value, StoredArray) for value in inputs.values()):
-            arrays = named(inputs, tuple(self.graphs.specs), ())
-            return predictions(self._predict, ArraySource(arrays, self.signature.batch_size(batch_size)))
-        return self._predict(self.signature.arrays(inputs, tuple(self.graphs.specs)), batch_size)
-
     @property
     def lr(self) -> float:
         """The learning rate, before a schedule: ``hyper["lr"]``."""
@@ -304,43 +259,6 @@ class Steps(Displayable):
             return self.lr
         updates = max(0, int(self.state.read(STEP)) - 1)
         return self.lr * schedule_factor(self.optimizer.schedule, updates, self.hyper)
-
-    # --- whole data sets ---------------------------------------------------------------------------------------------
-
-    def evaluate(
-        self, examples: Data, *, batch_size: int | None = None, drop_last: bool = False, prefetch: int | None = None
-    ) -> dict[str, Any]:
-        """Means over examples of the loss and its metrics (``accuracy``), and the listed ``metrics``, by the inference
-        form: floats, and nested lists of what is no single number.
-
-        Of a :class:`~glowtrain.data.Dataset` the validation part is measured, if it has one: ``dataset.train`` is the
-        other. ``drop_last`` leaves out a last, short batch that a model with a fixed batch cannot take. Batches of a
-        loader, and ``prefetch``, are as in :meth:`Trainer.fit`.
-        """
-        examples = native(examples)
-        if comes_in_batches(examples):
-            drops = drop_last and self.signature.fixed_batch is not None
-            return self.measure(loader_of(examples, self.signature, batch_size, prefetch=prefetch, drop_last=drops))
-        arrays = self.signature.named(held_out(examples))
-        size = self.signature.batch_size(batch_size)
-        self.signature.check_all(arrays, size, drop_last=drop_last)
-        if drop_last:
-            arrays = self.signature.whole_batches(arrays, size)
-        return self.measure(ArraySource(arrays, size))
-
-    def measure(self, source: BatchSource) -> dict[str, Any]:
-        """What :meth:`evaluate` gives, of a source."""
-        measures = self.graphs.measures
-        gatherer = measures.gatherer()
-
-        def evaluate(batch: Mapping[str, Any]) -> dict[str, Any]:
-            arrays = self._checked(batch)
-            return gatherer.take(self._evaluate(arrays), arrays)
-
-        mass = self.loss.mass
-        if self.fleet is not None and self.fleet.spreads:
-            return measures.results(means(self.fleet.measured(evaluate, source, mass, gatherer)), gatherer)
-        return measures.results(means(measured(evaluate, source, mass)), gatherer)
 
     # --- results -----------------------------------------------------------------------------------------------------
 
@@ -474,18 +392,6 @@ class Steps(Displayable):
     def objective(self) -> Function:
         """The loss with its penalties and its gradients, of a whole data set."""
         return self._compiled(self.graphs.objective())
-
-    @cached_property
-    def _evaluate(self) -> Function:
-        return self._compiled(self.graphs.evaluation())
-
-    @cached_property
-    def _predict(self) -> Predictor:
-        return Predictor(self._compiled(self.graphs.prediction()))
-
-    def _compiled(self, model: Graph | Template) -> Function:
-        fixed_point, precision = self.spec.fixed_point, self.spec.precision
-        return compile(model, self.backend, self.state, fixed_point=fixed_point, precision=precision)
 
     def _bound(self) -> Graph:
         """The model as the first step bound it, else as it was given."""
