@@ -42,8 +42,9 @@ class Evaluator:
         self.state = State({**others, **graphs.inference_example.initial_values})
 
     def evaluate(
-        self, examples: Data, *, batch_size: int | None = None, drop_last: bool = False, prefetch: int | None = None
-    ) -> dict[str, Any]:
+        self, examples: Data, *others: Any, batch_size: int | None = None, drop_last: bool = False,
+        prefetch: int | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """Means over examples of the loss and its metrics (``accuracy``), and the listed ``metrics``, by the inference
         form: floats, and nested lists of what is no single number.
 
@@ -51,6 +52,8 @@ class Evaluator:
         other. ``drop_last`` leaves out a last, short batch that a model with a fixed batch cannot take. Batches of a
         loader, and ``prefetch``, are as in :meth:`Trainer.fit`.
         """
+        if others:
+            raise InputError("evaluate: inputs and targets are one argument, a tuple: evaluate((x, y))")
         examples = native(examples)
         if comes_in_batches(examples):
             drops = drop_last and self.signature.fixed_batch is not None

@@ -276,7 +276,8 @@ def test_patience_watches_a_metric(mlp: gt.Template, points: Points, better: Any
         points, 4, 8, validation=points, patience=1, monitor="val_falling", restore_best=True, progress=False
     )
     assert len(history) == stops
-    assert history.stopped == ("no progress in 1 epochs" if stops == 2 else "4 epochs are done")
+    back = "no progress in 1 epochs, back to the parameters of epoch 1"
+    assert history.stopped == (back if stops == 2 else "4 epochs are done")
     assert before.keys() == trainer.variables().keys()
 
 

@@ -79,6 +79,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         InputError,
         r"weights of examples go with gt\.Trainer\(\.\.\., sample_weight=True",
     ),
+    "targets that are an argument of their own": (
+        lambda: trainer().evaluate(X, Y),
+        InputError,
+        r"inputs and targets are one argument, a tuple: evaluate\(\(x, y\)\)",
+    ),
     "a name of metrics": (lambda: trainer(metrics=["aucc"]), InputError, "no metric 'aucc' .the nearest is 'auc'"),
     "a near argument": (lambda: trainer(metric=True), TypeError, r"Trainer takes no argument 'metric' .*'metrics'"),
     "another argument": (lambda: trainer(epoch=3), TypeError, "Trainer takes no argument 'epoch'; there are 'model',"),

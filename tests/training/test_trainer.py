@@ -207,7 +207,7 @@ def test_early_stopping_goes_back_to_the_best(mlp: gt.Template, points: Points, 
     losses = history["val_loss"]
     best = int(np.argmin(losses))
     assert len(losses) == best + 4 < 200
-    assert history.stopped == "no progress in 3 epochs"
+    assert history.stopped == f"no progress in 3 epochs, back to the parameters of epoch {best + 1}"
     np.testing.assert_array_equal(trainer.parameters()["first.weight"], seen[best]["first.weight"])
 
 

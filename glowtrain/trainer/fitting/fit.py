@@ -111,10 +111,17 @@ class Fit:
                     raise
                 raise BatchError(f"{error}; {self._last_good()}", error.batch, error.epoch) from error.__cause__
         if self.options.restore_best:
-            self.trainer.use_best()
+            self._take_best()
         if self.options.plot is not None:
             self.history.plot(Path(self.options.plot))
         return self.history
+
+    def _take_best(self) -> None:
+        """Go back to the parameters of the best epoch, and say which that is."""
+        self.trainer.use_best()
+        if 0 < (since := self._epochs_without_progress) < len(self.history):
+            best = self.history.records[-1 - since]["epoch"]
+            self.history.stopped += f", back to the parameters of epoch {best:.0f}"
 
     def _begin(self, display: training.progress.Display) -> None:
         """Say how a restored run goes on."""
