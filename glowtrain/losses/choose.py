@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -137,7 +137,30 @@ def by_outputs(losses: Mapping[str, str | Loss]) -> Loss:
     are called ``<output>_target``. Raises :class:`InputError` for what is no loss of one output."""
     if not losses:
         raise InputError("loss: the dict by outputs is empty")
-    terms = [term for output, loss in losses.items() for term in _of_output(loss, output)]
+    return _sum_of([term for output, loss in losses.items() for term in _of_output(loss, output)])
+
+
+def losses_in(texts: Sequence[str], output: str | None = None) -> Loss:
+    """The loss that the command line says: a name, of an ``output``, or several such as ``digit=mse`` and
+    ``digit=0.5*mse``, which :func:`by_outputs` adds up. Raises :class:`InputError`."""
+    if len(texts) == 1 and "=" not in texts[0]:
+        return by_name(texts[0], output)
+    if output is not None or (wrong := [text for text in texts if "=" not in text]):
+        problem = "--output is of one loss" if output is not None else f"{wrong[0]!r} says of which it is not"
+        raise InputError(f"losses of several outputs are named with these, --loss digit=mse --loss ink=l1: {problem}")
+    return _sum_of([term for text in texts for term in _of_text(*text.split("=", 1))])
+
+
+def _of_text(output: str, text: str) -> list[tuple[float, Loss]]:
+    factor, star, name = text.rpartition("*")
+    try:
+        scale = float(factor) if star else 1.0
+    except ValueError:
+        raise InputError(f"--loss {output}={text}: {factor!r} is no number, as in {output}=0.5*mse") from None
+    return [(scale * own, term) for own, term in _of_output(name, output)]
+
+
+def _sum_of(terms: Sequence[tuple[float, Loss]]) -> Loss:
     return terms[0][1] if len(terms) == 1 and terms[0][0] == 1.0 else LossSum(tuple(terms))
 
 

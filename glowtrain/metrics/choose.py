@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from glowtrain.metrics.predictions import (
     Precision,
     Recall,
 )
-from glowtrain.presentation.messages import kind_of, unknown
+from glowtrain.presentation.messages import kind_of, nearest
 from glowtrain.types import Array
 
 MetricFunction = Callable[[Any, Any], Any]
@@ -97,8 +97,11 @@ def by_name(name: str) -> Metric:
     """The metric of that name in :data:`NAMED`. Raises :class:`InputError` for an unknown one."""
     if top := re.fullmatch(r"top_([1-9]\d*)", name):
         return TopK(int(top[1]))
-    if problem := unknown([name], NAMED, "metric", "there are"):
-        raise InputError(f"there is {problem}")
+    if name not in NAMED:
+        names = ", ".join(known for known in NAMED if not known.endswith(AVERAGES))
+        near = f" (the nearest is {near!r})" if (near := nearest(name, NAMED)) else ""
+        averages = ", ".join(f"f1_{average}" for average in AVERAGES)
+        raise InputError(f"there is no metric {name!r}{near}; there are {names}, and averages such as {averages}")
     return NAMED[name]
 
 
@@ -144,3 +147,14 @@ def as_metrics(metrics: bool | Iterable[Named] | Mapping[str, Iterable[Named]]) 
     if several := [name for name, count in counts.items() if count > 1]:
         raise InputError(f"metrics: several are called {several[0]!r}; gt.metrics.custom gives a function another name")
     return chosen
+
+
+def metrics_in(texts: Sequence[str]) -> bool | Sequence[str] | Mapping[str, Sequence[str]]:
+    """The metrics that the command line names, ``f1`` or, of an output of several, ``digit=f1``. Raises
+    :class:`InputError`."""
+    of_outputs: dict[str, list[str]] = {}
+    for output, name in (text.split("=", 1) for text in texts if "=" in text):
+        of_outputs.setdefault(output, []).append(name)
+    if of_outputs and (others := [text for text in texts if "=" not in text]):
+        raise InputError(f"--metric {others[0]}: others are of outputs, so say of which it is: OUTPUT={others[0]}")
+    return of_outputs or texts or False

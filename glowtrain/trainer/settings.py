@@ -14,7 +14,7 @@ from glowtrain.graph import Graph, Template, no_model
 from glowtrain.losses import Loss, LossFunction
 from glowtrain.losses.classification import BALANCED, ClassWeights
 from glowtrain.memory.resources import TRAINING, Resources
-from glowtrain.metrics.choose import NAMED, Named, as_metrics
+from glowtrain.metrics.choose import NAMED, Named, as_metrics, metrics_in
 from glowtrain.optim import Optimizer, as_optimizer
 from glowtrain.optim.per_parameter import Constraints, Groups, Penalties, PerParameter
 from glowtrain.optim.texts import constraints_in, groups_in, penalties_in
@@ -87,13 +87,13 @@ class TrainingSettings(Resources):
     )
     metrics: bool | Sequence[Named] | Mapping[str, Sequence[Named]] = setting(
         False,
-        "Measure this, too, after each epoch (repeatable), e.g. f1, auc, top_5.",
+        "Measure this, too, after each epoch (repeatable), e.g. f1, auc, top_5; of an output of several, digit=f1.",
         "A list of names, of gt.metrics and of functions (outputs, targets): what evaluate measures beside the "
         "loss and its accuracy, or such lists by outputs. True is train_metrics=True.",
         metavar="NAME",
         flag="--metric",
         type=list[str],
-        parse=lambda names: names or False,
+        parse=metrics_in,
         choices=NAMED,
         panel=TRAINING,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from sklearn import metrics as sklearn
 
 import glowtrain as gt
 from glowtrain.errors import InputError, UntrainedWarning
+from glowtrain.losses.choose import losses_in
+from tests.cli.commands import done, refused
 
 Data = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -84,6 +88,62 @@ def test_a_dict_is_the_sum(data: Data) -> None:
     single = trainer_of({"size": gt.losses.mse("t")}, trainable=["trunk.*", "size.*"], metrics=["r2"])
     assert single.loss == gt.losses.mse("t", "size")
     assert set(single.evaluate((data[0], data[2]))) == {"loss", "r2"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["mse"], gt.losses.mse()),
+        (["size=mse"], gt.losses.mse("size_target", "size")),
+        (
+            ["kind=softmax_cross_entropy", "size=0.5*mse", "size=l1"],
+            gt.losses.softmax_cross_entropy("kind_target", "kind")
+            + 0.5 * gt.losses.mse("size_target", "size")
+            + gt.losses.l1("size_target", "size"),
+        ),
+    ],
+)
+def test_losses_as_the_command_line_has_them(texts: list[str], expected: gt.losses.Loss) -> None:
+    assert losses_in(texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "output", "expected"),
+    [
+        (["kind=nll", "mse"], None, "'mse' says of which it is not"),
+        (["kind=nll"], "kind", "--output is of one loss"),
+        (["kind=half*nll"], None, "kind=half[*]nll: 'half' is no number, as in kind=0.5[*]mse"),
+        (["kind=hinge"], None, "'kind' must have a loss that compares one output"),
+    ],
+)
+def test_texts_that_are_no_losses(texts: list[str], output: str | None, expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        losses_in(texts, output)
+
+
+def test_the_command_trains_and_measures_both(data: Data, tmp_path: Path) -> None:
+    gt.save(two.bind({"batch": 8}), tmp_path / "two.onnx")
+    np.savez(tmp_path / "data.npz", x=data[0], kind_target=data[1], size_target=data[2])
+    said = done(
+        *("train", tmp_path / "two.onnx", "--data", tmp_path / "data.npz", "--validation", "0.25", "--epochs", "2"),
+        *("--loss", "kind=softmax_cross_entropy", "--loss", "size=0.5*mse", "--metric", "kind=f1"),
+        *("--metric", "size=r2", "--out", tmp_path / "out.onnx", "--log", tmp_path / "log.jsonl"),
+    )
+    assert "val_kind_f1 " in said
+    losses = {"kind": "softmax_cross_entropy", "size": 0.5 * gt.losses.mse("size_target")}
+    same = gt.Trainer(gt.load(tmp_path / "two.onnx"), losses, "adam", metrics={"kind": ["f1"], "size": ["r2"]})
+    history = same.fit(
+        {"x": data[0], "kind_target": data[1], "size_target": data[2]}, 2, validation=0.25, progress=False
+    )
+    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [record["val_size_r2"] for record in logged] == history["val_size_r2"]
+    assert [record["val_loss"] for record in logged] == history["val_loss"]
+    common = ("train", tmp_path / "two.onnx", "--data", tmp_path / "data.npz", "--out", tmp_path / "out.onnx")
+    assert "say of which it is: OUTPUT=f1" in refused(*common, "--metric", "f1", "--metric", "kind=f1")
+    (tmp_path / "part").mkdir()
+    np.savez(tmp_path / "part" / "data.npz", x=data[0], kind_target=data[1])
+    common = ("train", tmp_path / "two.onnx", "--data", tmp_path / "part" / "data.npz", "--out", tmp_path / "out.onnx")
+    assert refused(*common, "--loss", "kind=nll", "--loss", "size=mse").endswith("no 'size_target' for the loss ")
 
 
 def test_one_loss_says_what_is_not_trained() -> None:

@@ -226,4 +226,5 @@ def _check_all(
     for name in targets:
         if name not in taken:
             wanted = labels or ("y" if len(targets) == 1 else name)
-            raise DataError(f"{title} has {listed}, but no {wanted!r} for the loss; name it with --labels")
+            advice = "; name it with --labels" if len(targets) == 1 else ""
+            raise DataError(f"{title} has {listed}, but no {wanted!r} for the loss{advice}")

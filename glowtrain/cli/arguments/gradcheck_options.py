@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from glowtrain import losses
 from glowtrain.cli.arguments.completion import names
-from glowtrain.cli.arguments.options import LOSSES, MODELS
+from glowtrain.cli.arguments.options import MODELS
 from glowtrain.gradcheck import PROFILES
 from glowtrain.graph import OPERATORS
 
@@ -69,14 +68,6 @@ Arrays = Annotated[
         metavar="IN.npz",
         help="Check the MODEL on these arrays, by the names of its inputs and the loss's target (labels or target, or "
         "y as for train); on drawn ones otherwise.",
-    ),
-]
-Loss = Annotated[
-    str | None,
-    typer.Option(
-        metavar="L",
-        help=f"The MODEL's loss: {', '.join(losses.NAMED)}, or one of its scalar outputs.",
-        autocompletion=LOSSES,
     ),
 ]
 Output = Annotated[

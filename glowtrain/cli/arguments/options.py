@@ -16,6 +16,8 @@ from glowtrain.memory.resources import OUTPUT, TRAINING
 from glowtrain.optim import OPTIMIZERS
 
 OPTIMIZER = "Optimizer"
+LOSS = "softmax_cross_entropy"
+"""The loss where nobody says any."""
 
 SCHEDULES = ("constant", "cosine", "linear", "onecycle", "step", "exponential")
 LOSSES, OPTIMIZER_NAMES = names(losses.NAMED), names(OPTIMIZERS)
@@ -90,10 +92,11 @@ CacheFolder = Annotated[
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Keep no compiled code, and take none that is there.")]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Fixes initial values, the order of examples and dropout.")]
 Loss = Annotated[
-    str,
+    list[str],
     typer.Option(
         metavar="L",
-        help=f"{', '.join(losses.NAMED)}, or a scalar output of the model.",
+        help=f"{', '.join(losses.NAMED)}, or a scalar output of the model ({LOSS}); of several outputs (repeatable) "
+        "OUTPUT=L and OUTPUT=0.5*L, whose targets are called OUTPUT_target.",
         autocompletion=LOSSES,
         rich_help_panel=TRAINING,
     ),

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from glowtrain import losses, optim
+from glowtrain import optim
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.options import OPTIMIZER, SCHEDULES
 from glowtrain.cli.terminal.records import Given
@@ -18,6 +18,7 @@ from glowtrain.compiler.service import options_for
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
+from glowtrain.losses.choose import losses_in
 from glowtrain.memory.resources import TRAINING
 from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.optim import Optimizer, Schedule
@@ -34,13 +35,13 @@ FINAL_FACTOR = 0.01
 class LossOptions:
     """What is minimised."""
 
-    loss: options.Loss = "softmax_cross_entropy"
+    loss: options.Loss = field(default_factory=list)
     output: options.LossOutput = None
 
     @property
     def named(self) -> Loss:
         """The loss. Raises :class:`InputError` for an unknown one."""
-        return losses.by_name(self.loss, self.output)
+        return losses_in(self.loss or [options.LOSS], self.output)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from glowtrain import losses
 from glowtrain.cli.arguments import gradcheck_options as given
+from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.feed import examples_in, some_inputs_in
 from glowtrain.cli.arguments.files import check_reports, write_texts
 from glowtrain.cli.arguments.models import ModelFileOptions, as_graph
@@ -21,6 +21,7 @@ from glowtrain.gradcheck.report.html import html_page
 from glowtrain.gradcheck.report.junit import junit_xml
 from glowtrain.graph import Graph, Template, lookup, registered
 from glowtrain.losses import Loss
+from glowtrain.losses.choose import losses_in
 from glowtrain.presentation.messages import unknown
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.types import Array
@@ -51,7 +52,7 @@ def gradcheck(
     programs: given.Programs = None,
     first: given.First = 0,
     input_path: given.Arrays = None,
-    loss: given.Loss = None,
+    loss: options.Loss = [],  # noqa: B006
     output: given.Output = None,
     every: given.Every = False,
 ) -> None:
@@ -112,11 +113,11 @@ def _check_subject(
 
 
 def of_model(
-    network: Graph | Template, seed: int, input_path: Path | None, loss: str | None, output: str | None
+    network: Graph | Template, seed: int, input_path: Path | None, loss: list[str], output: str | None
 ) -> GradcheckReport:
     """Check a person's own model. Inputs give the extents that are open; without them those are :data:`BATCH`."""
-    named = None if loss is None else losses.by_name(loss, output)
-    chosen = output if loss is None else None
+    named = losses_in(loss, output) if loss else None
+    chosen = None if loss else output
     if input_path is None:
         return _checked(as_graph(network, BATCH), None, named, chosen, seed)
     arrays = some_inputs_in(examples_in(input_path, specs_of(network)), network, named)

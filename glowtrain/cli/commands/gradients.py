@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from glowtrain import losses
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.files import check_differs, check_writable
 from glowtrain.cli.arguments.models import ModelFileOptions
+from glowtrain.cli.arguments.training import LossOptions
 from glowtrain.cli.terminal.console import command, note, out
 from glowtrain.errors import InputError
 from glowtrain.grad import gradient_model, loss_graph
@@ -38,18 +38,6 @@ By = Annotated[
         "all inputs).",
     ),
 ]
-LossName = Annotated[
-    str | None,
-    typer.Option(
-        "--loss",
-        metavar="L",
-        help=f"Differentiate a loss: {', '.join(losses.NAMED)}, or a scalar output of the model.",
-        autocompletion=options.LOSSES,
-    ),
-]
-LossOutput = Annotated[
-    str | None, typer.Option("--output", metavar="NAME", help="The model output that the loss compares (the first).")
-]
 Json = Annotated[
     Path | None, typer.Option("--json", metavar="F", help="What was found.", rich_help_panel=options.OUTPUT)
 ]
@@ -71,10 +59,9 @@ Total = Annotated[
 def gradients(
     model: options.Model,
     file: ModelFileOptions,
+    loss: LossOptions,
     of: Of = [],  # noqa: B006  typer's way to say "none given"
     by: By = [],  # noqa: B006
-    loss: LossName = None,
-    output: LossOutput = None,
     json_path: Json = None,
     out_path: GradientOut = None,
     total: Total = False,
@@ -95,7 +82,7 @@ def gradients(
     glowtrain gradients model.onnx --of scores --by x --out gradient.onnx
     """
     file.import_modules()
-    if output is not None and loss is None:
+    if loss.output is not None and not loss.loss:
         raise InputError("--output is what a --loss compares; --of names what is differentiated")
     if out_path is None and (total or opset is not None):
         raise InputError("--total and --opset are for --out")
@@ -104,7 +91,7 @@ def gradients(
     check_writable(json_path, out_path)
     check_differs(model, json_path, out_path)
     network = file.open(model, training=out_path is None)
-    named = None if loss is None else losses.by_name(loss, output)
+    named = loss.named if loss.loss else None
     if out_path is None:
         survey(network, named, of, by, json_path)
     else:
