@@ -84,6 +84,8 @@ class Dataset:
     valid: Mapping[str, ExampleArray] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     """The names of the classes that labels count, where they have any."""
+    columns: tuple[str, ...] = ()
+    """The columns of a table that are features."""
 
     def __post_init__(self) -> None:
         check_examples(self.train, f"data set {self.name!r}")
@@ -181,13 +183,14 @@ def shards(source: str | Path) -> Dataset:
 
 def table(
     path: str | Path, target: str | None, drop: Collection[str] = (), weight: str | None = None, *,
-    classes: Sequence[str] = (),
+    classes: Sequence[str] = (), columns: Sequence[str] = (),
 ) -> Dataset:  # fmt: skip
     """The rows of a ``.csv`` or ``.parquet`` file: ``x`` f32[n, columns], ``y`` of the column ``target``, and
-    ``sample_weight`` of the column ``weight``, as :func:`~glowtrain.datasets.table.read_table` reads them. ``classes``:
-    those of the rows that a model was trained on, by which labels of other rows are numbered."""
-    arrays, _, names = read_table(Path(path), target, drop, weight, classes)
-    return Dataset(str(path), arrays, classes=names)
+    ``sample_weight`` of the column ``weight``, as :func:`~glowtrain.datasets.table.read_table` reads them. ``classes``
+    and ``columns``: those of the rows that a model was trained on, by which labels of other rows are numbered, and
+    their features chosen."""
+    arrays, features, names = read_table(Path(path), target, drop, weight, classes, columns)
+    return Dataset(str(path), arrays, classes=names, columns=features)
 
 
 def holds_shards(directory: str | Path) -> bool:

@@ -13,8 +13,8 @@ from glowtrain.cli.terminal.help import Command, Group, paragraphs
 from glowtrain.version import __version__
 
 COMMANDS = (
-    "demo", "train", "quantize", "run", "serve", "bundle", "size", "inspect", "profile", "verify", "gradients",
-    "gradcheck", "conformance", "operators", "fleet", "cache", "doctor",
+    "demo", "train", "evaluate", "run", "quantize", "serve", "bundle", "size", "inspect", "profile", "verify",
+    "gradients", "gradcheck", "conformance", "operators", "fleet", "cache", "doctor",
 )  # fmt: skip
 """Each is a function, or an application with commands of its own, in the module of its name in ``commands``."""
 

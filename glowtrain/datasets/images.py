@@ -31,7 +31,7 @@ def class_names(directory: Path) -> tuple[str, ...]:
         folders = [each.name for each in directory.iterdir() if each.is_dir() and not each.name.startswith(".")]
     except OSError as error:
         raise DataError(f"{directory}: cannot be read: {error.strerror or error}") from error
-    return tuple(sorted(name for name in folders if _files(directory / name)))
+    return tuple(sorted(name for name in folders if image_files(directory / name)))
 
 
 def read_images(
@@ -45,30 +45,36 @@ def read_images(
     Transparency is left out, and what a camera says of the way up is followed. Raises :class:`DataError` that names the
     file, :class:`MissingExtraError` without Pillow.
     """
-    check_extra("reading images", "Pillow", "PIL", "images")
-    extents = _extents(size)
-    files = [(path, number) for number, name in enumerate(classes) for path in _files(directory / name)]
+    files = [(path, number) for number, name in enumerate(classes) for path in image_files(directory / name)]
     if not files:
         raise DataError(f"{directory}: there are no images; they are expected in a folder for each class, CLASS/*.png")
+    x = read_files([path for path, _ in files], size, channels)
+    return {"x": x, "y": np.array([number for _, number in files], np.int64)}
+
+
+def read_files(files: Sequence[Path], size: Size | None = None, channels: int | None = None) -> Array:
+    """``x`` of :func:`read_images`, of files of images."""
+    check_extra("reading images", "Pillow", "PIL", "images")
+    extents = _extents(size)
     if channels is None:
-        channels = 1 if all(_mode(path) in GREY for path, _ in files) else 3
+        channels = 1 if all(_mode(path) in GREY for path in files) else 3
     if channels not in MODES:
         raise DataError(f"images have 1 channel (grey) or 3 (red, green, blue), not {channels!r}")
-    first = _pixels(files[0][0], extents, channels)
+    first = _pixels(files[0], extents, channels)
     x = np.empty((len(files), *first.shape), np.float32)
-    for index, (path, _) in enumerate(files):
+    for index, path in enumerate(files):
         pixels = _pixels(path, extents, channels)
         if pixels.shape != first.shape:
             found, expected = ("x".join(map(str, each.shape[1:])) for each in (pixels, first))
             raise DataError(
-                f"{path} is {found}, but {files[0][0]} is {expected}: give the size that all are to have "
+                f"{path} is {found}, but {files[0]} is {expected}: give the size that all are to have "
                 "(size=(height, width), --image-size HxW)"
             )
         np.divide(pixels, np.float32(255), out=x[index])
-    return {"x": x, "y": np.array([number for _, number in files], np.int64)}
+    return x
 
 
-def _files(folder: Path) -> list[Path]:
+def image_files(folder: Path) -> list[Path]:
     """The images in a folder and in those below."""
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
 

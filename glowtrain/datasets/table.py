@@ -20,13 +20,19 @@ READERS = {".csv": "read_csv", ".parquet": "read_parquet"}
 
 
 def read_table(
-    path: Path, target: str | None, drop: Collection[str] = (), weight: str | None = None, classes: Sequence[str] = ()
+    path: Path,
+    target: str | None,
+    drop: Collection[str] = (),
+    weight: str | None = None,
+    classes: Sequence[str] = (),
+    columns: Sequence[str] = (),
 ) -> tuple[dict[str, Array], tuple[str, ...], tuple[str, ...]]:
     """The arrays of a table, the names of its features, and its classes, of which there are none for numbers.
 
-    ``x`` has all columns but ``target``, ``weight`` and those of ``drop``, as f32; ``y`` the target: numbers as they
-    are, texts and truth values as numbers of their classes, in order, or of ``classes``; ``sample_weight`` the weights,
-    as f32. Raises :class:`DataError` for files that cannot be read, columns that there are not, missing values,
+    ``x`` has the ``columns`` of a model in their order, by default all but ``target``, ``weight`` and those of
+    ``drop``, as f32; ``y`` the target: numbers as they are, texts and truth values as numbers of their classes, in
+    order, or of ``classes``; ``sample_weight`` the weights, as f32. Columns that are none of these are not looked at.
+    Raises :class:`DataError` for files that cannot be read, columns that there are not, missing values,
     features that are no numbers, and labels that are none of the ``classes``; :class:`MissingExtraError` without
     pandas.
     """
@@ -34,7 +40,9 @@ def read_table(
     special = [name for name in (target, weight) if name is not None]
     if problem := unknown([*special, *drop], [*frame.columns], "column"):
         raise DataError(f"{path} has {problem}")
-    frame = frame.drop(columns=[*drop])
+    if problem := unknown(columns, [*frame.columns], "column"):
+        raise DataError(f"{path} has {problem}; the model was trained on {listed(columns)}")
+    frame = frame[[*columns, *special]] if columns else frame.drop(columns=[*drop])
     _check_values(path, frame)
     features = frame.drop(columns=special)
     weights = frame[[] if weight is None else [weight]]
@@ -50,14 +58,14 @@ def read_table(
         arrays["y"], names = _labels(path, frame[target], classes)
     if weight is not None:
         arrays["sample_weight"] = frame[weight].to_numpy(np.float32)
-    return arrays, tuple(map(str, features.columns)), names
+    return arrays, tuple(features.columns), names
 
 
 def _frame(path: Path) -> Any:
     check_extra(f"reading {path.name}", "pandas", "pandas", "table")
     pandas = importlib.import_module("pandas")
     try:
-        return getattr(pandas, READERS[path.suffix])(path)
+        return getattr(pandas, READERS[path.suffix])(path).rename(columns=str)
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
     except (ValueError, OSError, ImportError) as error:  # parsers' errors are ValueErrors

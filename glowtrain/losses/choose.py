@@ -141,10 +141,11 @@ def by_outputs(losses: Mapping[str, str | Loss]) -> Loss:
 
 
 def losses_in(texts: Sequence[str], output: str | None = None) -> Loss:
-    """The loss that the command line says: a name, of an ``output``, or several such as ``digit=mse`` and
-    ``digit=0.5*mse``, which :func:`by_outputs` adds up. Raises :class:`InputError`."""
-    if len(texts) == 1 and "=" not in texts[0]:
-        return by_name(texts[0], output)
+    """The loss that the command line says: a name, of an ``output`` (also ``digit=mse``), or several such as
+    ``digit=mse`` and ``ink=0.5*l1``, which :func:`by_outputs` adds up. Raises :class:`InputError`."""
+    if len(texts) == 1 and "*" not in texts[0] and not ("=" in texts[0] and output):
+        own, _, name = texts[0].rpartition("=")
+        return by_name(name, own or output)
     if output is not None or (wrong := [text for text in texts if "=" not in text]):
         problem = "--output is of one loss" if output is not None else f"{wrong[0]!r} says of which it is not"
         raise InputError(f"losses of several outputs are named with these, --loss digit=mse --loss ink=l1: {problem}")

@@ -11,6 +11,7 @@ import numpy as np
 from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, compile
+from glowtrain.data import Dataset
 from glowtrain.datasets.hugging_face import is_foreign
 from glowtrain.datasets.stored import StoredArray
 from glowtrain.errors import InputError
@@ -22,13 +23,13 @@ from glowtrain.trainer.predict import Predictor
 from glowtrain.trainer.signature import BatchSignature
 from glowtrain.trainer.sources.cut import ArraySource
 from glowtrain.trainer.sources.loader import loader_of
-from glowtrain.trainer.sources.results import means, measured, predictions
+from glowtrain.trainer.sources.results import means, measured, predict_arrays, predictions
 from glowtrain.trainer.sources.source import BatchSource
 from glowtrain.trainer.sources.tensors import is_array
 from glowtrain.types import Array
 
 
-class Evaluator:
+class ModelEvaluator:
     """The inference form of a model with its loss and metrics, compiled when it is first needed, over one state."""
 
     fleet: TrainerFleet | None = None
@@ -83,12 +84,13 @@ class Evaluator:
         self, inputs: Data | Array, *, batch_size: int | None = None, prefetch: int | None = None
     ) -> dict[str, Array]:
         """The outputs of the inference form with the present parameters. An array stands for the only input; of a
-        loader's batches (see :meth:`Trainer.fit`) the first arrays, or those of the inputs' names, are taken.
+        loader's batches (see :meth:`Trainer.fit`) the first arrays, or those of the inputs' names, are taken, of a
+        :class:`~glowtrain.data.Dataset` the part to train on.
 
         More than ``batch_size`` examples (64, or what the model is fixed to) are run in batches of that size, where the
         outputs are one for each example and do not depend on the others; see :mod:`glowtrain.trainer.predict`.
         """
-        if is_foreign(inputs):
+        if is_foreign(inputs) or isinstance(inputs, Dataset):
             part, names = native(inputs).train, tuple(self.graphs.specs)
             found = sources(part, names, () if "y" in names else ("y",))
             inputs = {name: part[found[name]] for name in names if name in found}
@@ -101,8 +103,7 @@ class Evaluator:
                 raise InputError(f"the model has {len(names)} inputs ({', '.join(names)}): pass a dict")
             inputs = {names[0]: inputs}
         if isinstance(inputs, Mapping) and any(isinstance(value, StoredArray) for value in inputs.values()):
-            arrays = named(inputs, tuple(self.graphs.specs), ())
-            return predictions(self._predict, ArraySource(arrays, self.signature.batch_size(batch_size)))
+            return predict_arrays(self._predict, named(inputs, tuple(self.graphs.specs), ()), batch_size)
         return self._predict(self.signature.arrays(inputs, tuple(self.graphs.specs)), batch_size)
 
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:

@@ -154,7 +154,7 @@ class TrainingLog:
     def add(self, record: Record) -> None:
         """Append a line. Raises :class:`CheckpointError` if the file cannot be written."""
         if self.path is not None:
-            self._write(json.dumps(_plain(record)) + "\n", "a")
+            self._write(json.dumps(plain(record)) + "\n", "a")
 
     def _keep(self, done: int) -> None:
         """Remove the lines of epochs after ``done``, and one that was broken off."""
@@ -176,12 +176,12 @@ class TrainingLog:
             raise CheckpointError(f"{self.path}: the log cannot be written: {error.strerror or error}") from error
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A record as JSON has it, which knows neither NaN nor infinity: null stands for them."""
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -38,7 +38,7 @@ from glowtrain.trainer.checkpoints.copies import Progress, check_settings, rebui
 from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.checkpoints.resuming import resumed
 from glowtrain.trainer.diagnose import first_bad
-from glowtrain.trainer.evaluator import Evaluator
+from glowtrain.trainer.evaluator import ModelEvaluator
 from glowtrain.trainer.feed import Data, comes_in_batches
 from glowtrain.trainer.fitting.interrupts import Breakable, Exclusive
 from glowtrain.trainer.fleets import TrainerFleet, joined
@@ -65,7 +65,7 @@ class Measured:
     bad: tuple[float, dict[str, Array]] | None = None
 
 
-class Steps(Evaluator, Displayable):
+class Steps(ModelEvaluator, Displayable):
     """A model, a loss and an optimizer as compiled functions over one state: all of a trainer but its loop.
 
     Arguments and attributes are those of :class:`~glowtrain.trainer.trainer.Trainer`.

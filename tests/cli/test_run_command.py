@@ -27,8 +27,8 @@ def test_run_predicts(trained: Path, tmp_path: Path) -> None:
 
 
 def test_run_writes_npz_and_says_so(trained: Path, tmp_path: Path) -> None:
-    said = refused("run", trained, "--input", tmp_path / "no.npz", "--output", tmp_path / "scores.csv")
-    assert "scores.csv: arrays are written as .npz, not as .csv" in said
+    said = refused("run", trained, "--input", tmp_path / "no.npz", "--output", tmp_path / "scores.txt")
+    assert "scores.txt: predictions are written as .npz or .csv, not as .txt" in said
 
 
 def test_run_keeps_compiled_code(trained: Path, tmp_path: Path) -> None:

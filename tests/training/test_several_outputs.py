@@ -94,7 +94,8 @@ def test_a_dict_is_the_sum(data: Data) -> None:
     ("texts", "expected"),
     [
         (["mse"], gt.losses.mse()),
-        (["size=mse"], gt.losses.mse("size_target", "size")),
+        (["size=mse"], gt.losses.mse(output="size")),
+        (["size=2*mse"], 2 * gt.losses.mse("size_target", "size")),
         (
             ["kind=softmax_cross_entropy", "size=0.5*mse", "size=l1"],
             gt.losses.softmax_cross_entropy("kind_target", "kind")
@@ -113,7 +114,7 @@ def test_losses_as_the_command_line_has_them(texts: list[str], expected: gt.loss
         (["kind=nll", "mse"], None, "'mse' says of which it is not"),
         (["kind=nll"], "kind", "--output is of one loss"),
         (["kind=half*nll"], None, "kind=half[*]nll: 'half' is no number, as in kind=0.5[*]mse"),
-        (["kind=hinge"], None, "'kind' must have a loss that compares one output"),
+        (["kind=hinge", "size=mse"], None, "'kind' must have a loss that compares one output"),
     ],
 )
 def test_texts_that_are_no_losses(texts: list[str], output: str | None, expected: str) -> None:

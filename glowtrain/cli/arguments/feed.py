@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from glowtrain import data
 from glowtrain.cli.arguments import options
-from glowtrain.cli.arguments.models import class_metadata
+from glowtrain.cli.arguments.models import NOTHING, TrainedOn
 from glowtrain.cli.terminal.console import note
 from glowtrain.data import Dataset
+from glowtrain.datasets.images import image_files, read_files
 from glowtrain.datasets.stored import ExampleArray, StoredArray, sample_of
 from glowtrain.datasets.table import READERS
 from glowtrain.errors import DataError, InputError
@@ -24,57 +25,102 @@ from glowtrain.trainer.graphs import specs_of, target_specs
 from glowtrain.trainer.settings import SAMPLE_WEIGHT
 from glowtrain.types import Array, Spec
 
+ExampleArrays = Mapping[str, ExampleArray]
+
 
 @dataclass(frozen=True)
 class Stored:
     """The arrays of a data set as they are stored, before a model and its loss say which of them are examples; what
-    ``labels`` are called, where somebody says, and the classes that they count, where these have names."""
+    ``labels`` are called, where somebody says, and what a model says that is trained on them."""
 
     name: str
     train: Mapping[str, ExampleArray]
     valid: Mapping[str, ExampleArray]
     labels: str | None = None
-    classes: tuple[str, ...] = ()
+    trained_on: TrainedOn = NOTHING
     weight: str | None = None
     """The array of weights of examples."""
 
-    @property
-    def metadata(self) -> dict[str, str]:
-        """What a model says of the data that it has learnt from."""
-        return class_metadata(self.classes)
-
 
 @dataclass(frozen=True)
-class DataOptions:
-    """Where examples come from, and which arrays or columns they are."""
+class InputOptions:
+    """Where examples come from, and which columns they are."""
 
     data_dir: options.DataDir = None
-    labels: options.Labels = None
     drop: options.Drop = field(default_factory=list)
     image_size: options.ImageSize = None
     channels: options.Channels = None
 
-    def stored(self, name: str, weight: str | None = None, classes: tuple[str, ...] = ()) -> Stored:
-        """The data set of a --data option, with the array or column of weights of examples, and with its labels
-        numbered by the ``classes`` of the model that it goes to, where these have names. Raises :class:`DataError`, and
-        :class:`InputError` for columns of what is no table."""
-        of_images = Path(name).is_dir() and not data.holds_shards(name)
-        if (self.image_size or self.channels) and not of_images:
-            raise InputError(f"--image-size and --channels are for folders of images, which {name} is not")
+    def inputs(self, name: str, trained_on: TrainedOn, network: Graph | Template) -> tuple[ExampleArrays, list[str]]:
+        """The arrays of a data set to predict on, and the names of its images, where it is a folder of such. Raises
+        :class:`DataError` and :class:`InputError`."""
+        self._check(name)
         if Path(name).suffix in READERS:
-            rows = data.table(name, self.labels, self.drop, weight, classes=classes)
-            return Stored(rows.name, rows.train, rows.valid, None, rows.classes or classes, weight and SAMPLE_WEIGHT)
-        if self.drop:
-            raise InputError(f"--drop leaves columns of a table out ({', '.join(READERS)}), and not arrays of {name}")
-        if of_images:
-            found = data.images(name, image_size(self.image_size), channels=self.channels, classes=classes)
-            return Stored(found.name, found.train, found.valid, self.labels, found.classes, weight)
+            return data.table(name, None, self.drop, columns=trained_on.columns).train, []
+        if _is_folder_of_images(name):
+            if not (files := image_files(Path(name))):
+                raise DataError(f"{name}: there are no images in this folder")
+            shown = [str(path.relative_to(name)) for path in files]
+            return {"x": read_files(files, *self._of_images(network))}, shown
         if name.endswith(".npz"):
-            return Stored(name, *data.npz_parts(name), self.labels, classes, weight)
-        known = data.load(name, self.data_dir)
+            return examples_in(Path(name), specs_of(network)), []
+        return data.load(name, self.data_dir).train, []
+
+    def _check(self, name: str) -> None:
+        """Raise :class:`InputError` for options of another kind of data."""
+        if (self.image_size or self.channels) and not _is_folder_of_images(name):
+            raise InputError(f"--image-size and --channels are for folders of images, which {name} is not")
+        if self.drop and Path(name).suffix not in READERS:
+            raise InputError(f"--drop leaves columns of a table out ({', '.join(READERS)}), and not arrays of {name}")
+
+    def _of_images(self, network: Graph | Template | None) -> tuple[tuple[int, int] | None, int | None]:
+        """The size and the channels of images: those of a model that takes one kind of them, where nobody says any."""
+        size, channels = image_size(self.image_size), self.channels
+        shapes = [] if network is None else [spec.shape[1:] for spec in specs_of(network).values()]
+        if len(shapes) == 1 and len(shapes[0]) == 3 and all(isinstance(extent, int) for extent in shapes[0]):
+            depth, height, width = map(int, shapes[0])
+            return size or (height, width), channels or depth
+        return size, channels
+
+
+@dataclass(frozen=True)
+class DataOptions(InputOptions):
+    """Where examples come from, and which arrays or columns they and their labels are."""
+
+    labels: options.Labels = None
+
+    def stored(
+        self,
+        name: str,
+        weight: str | None = None,
+        trained_on: TrainedOn = NOTHING,
+        network: Graph | Template | None = None,
+    ) -> Stored:
+        """The data set of a --data option, with the array or column of weights of examples, and with labels and columns
+        as the model that it goes to has them. Images have the size that a ``network`` takes. Raises
+        :class:`DataError`, and :class:`InputError` for columns of what is no table."""
+        self._check(name)
+        if Path(name).suffix in READERS:
+            rows = data.table(
+                name, self.labels, self.drop, weight, classes=trained_on.classes, columns=trained_on.columns
+            )
+            found = replace(trained_on, classes=rows.classes or trained_on.classes, columns=rows.columns)
+            return Stored(rows.name, rows.train, rows.valid, None, found, weight and SAMPLE_WEIGHT)
+        if _is_folder_of_images(name):
+            size, channels = self._of_images(network)
+            photos = data.images(name, size, channels=channels, classes=trained_on.classes)
+            found = replace(trained_on, classes=photos.classes)
+            return Stored(photos.name, photos.train, photos.valid, self.labels, found, weight)
+        if name.endswith(".npz"):
+            return Stored(name, *data.npz_parts(name), self.labels, trained_on, weight)
+        loaded = data.load(name, self.data_dir)
         if Path(name).is_dir():
-            _say_naming(known.train)
-        return Stored(known.name, known.train, known.valid, self.labels, classes, weight)
+            _say_naming(loaded.train)
+        return Stored(loaded.name, loaded.train, loaded.valid, self.labels, trained_on, weight)
+
+
+def _is_folder_of_images(name: str) -> bool:
+    return Path(name).is_dir() and not data.holds_shards(name)
 
 
 def image_size(text: str | None) -> tuple[int, int] | None:
@@ -141,7 +187,7 @@ def examples_in(path: Path, names: Collection[str]) -> dict[str, Array]:
     return data.npz_parts(path)[0] | {name: everything[name] for name in names if name in everything}
 
 
-def inputs_in(arrays: Mapping[str, Array], network: Graph | Template) -> dict[str, Array]:
+def inputs_in(arrays: ExampleArrays, network: Graph | Template) -> dict[str, ExampleArray]:
     """The arrays of a file that inputs take, fitted to them. Raises :class:`DataError` and :class:`InputError`."""
     specs = specs_of(network)
     structures = network.structures if isinstance(network, Template) else {}
@@ -150,7 +196,7 @@ def inputs_in(arrays: Mapping[str, Array], network: Graph | Template) -> dict[st
     _check_all(plain, taken, specs, (), "the input", None)
     say_unused([name for name in plain if name not in taken.values()])
     structured = {name: arrays[name] for name in structures if name in arrays}
-    return _fitted(plain, taken, specs) | structured
+    return _fitted_examples(plain, taken, specs) | structured
 
 
 def some_inputs_in(arrays: Mapping[str, Array], network: Graph | Template, loss: Loss | None) -> dict[str, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -40,10 +41,11 @@ def check_differs(model: str, *outputs: Path | None) -> None:
             raise InputError(f"{path} is the model itself; write to another file")
 
 
-def check_arrays(path: Path) -> None:
-    """Raise :class:`InputError` for a name that promises another format than :func:`write_arrays` writes."""
-    if path.suffix not in ("", ".npz"):
-        raise InputError(f"{path}: arrays are written as .npz, not as {path.suffix}")
+def check_predictions(path: Path) -> None:
+    """Raise :class:`InputError` for a name that promises another format than :func:`write_arrays` and
+    :func:`write_rows` write."""
+    if path.suffix not in ("", ".npz", ".csv"):
+        raise InputError(f"{path}: predictions are written as .npz or .csv, not as {path.suffix}")
     check_writable(path)
 
 
@@ -55,6 +57,18 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     memory = io.BytesIO()
     np.savez(memory, allow_pickle=False, **{name: _plain(array) for name, array in arrays.items()})
     files.write_atomically(path, memory.getvalue())
+
+
+def write_rows(path: Path, columns: Mapping[str, Array]) -> None:
+    """Write a ``.csv`` file of columns by name: the whole of it or nothing, with numbers that read back as they are.
+
+    Raises :class:`CheckpointError`.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(_plain(column).astype(str) for column in columns.values()), strict=True))
+    write_text(path, text.getvalue())
 
 
 def write_text(path: Path, text: str) -> None:

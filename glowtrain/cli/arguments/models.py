@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +19,46 @@ from glowtrain.errors import BindingError, InputError, ModelError, SharedWeights
 from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io.read.load import load
 from glowtrain.onnx_io.read.source import metadata_of
+from glowtrain.settings import values_of
 from glowtrain.trainer.graphs import DEFAULT_BATCH
 
-CLASSES = "glowtrain.classes"
-"""The entry of a model's metadata that holds the names of its classes, as a JSON list."""
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """What a model's file says of its training: entries of its metadata such as ``glowtrain.classes``, JSON lists."""
+
+    classes: tuple[str, ...] = ()
+    """The names of the classes, by which labels are numbered."""
+    columns: tuple[str, ...] = ()
+    """The columns of a table that are its features, in order."""
+    loss: tuple[str, ...] = ()
+    """What ``--loss`` was."""
+
+    @classmethod
+    def of(cls, model: str) -> TrainedOn:
+        """That of a MODEL argument; nothing where its file says nothing. Raises :class:`ModelError`."""
+        entries = metadata_of(Path(model)) if Path(model).is_file() else {}
+        named = {each.name: entries.get(f"glowtrain.{each.name}", "[]") for each in fields(cls)}
+        return cls(**{name: _texts(model, name, text) for name, text in named.items()})
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The entries."""
+        return {f"glowtrain.{name}": json.dumps(texts) for name, texts in values_of(self).items() if texts}
+
+
+NOTHING = TrainedOn()
+"""Of a model that nobody has trained."""
+
+
+def _texts(model: str, name: str, text: str) -> tuple[str, ...]:
+    try:
+        texts = json.loads(text)
+    except ValueError as error:
+        raise ModelError(f"{model}: the metadata 'glowtrain.{name}' are not JSON: {error}") from None
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise ModelError(f"{model}: the metadata 'glowtrain.{name}' must be a list of texts")
+    return tuple(texts)
 
 
 @dataclass(frozen=True)
@@ -88,25 +124,6 @@ def open_model(
         if training or not issubclass(warning.category, SharedWeightsWarning):
             note(str(warning.message))
     return network
-
-
-def classes_of(model: str) -> tuple[str, ...]:
-    """The names of the classes of a MODEL argument, by which labels are numbered; none where its file names none.
-    Raises :class:`ModelError`."""
-    path = Path(model)
-    text = metadata_of(path).get(CLASSES, "[]") if path.is_file() else "[]"
-    try:
-        names = json.loads(text)
-    except ValueError as error:
-        raise ModelError(f"{model}: the metadata {CLASSES!r} are not JSON: {error}") from None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ModelError(f"{model}: the metadata {CLASSES!r} must be a list of texts")
-    return tuple(names)
-
-
-def class_metadata(classes: Sequence[str]) -> dict[str, str]:
-    """The entry of a model's metadata that names its classes, if they have names."""
-    return {CLASSES: json.dumps(classes)} if classes else {}
 
 
 def as_graph(model: Graph | Template, batch: int = DEFAULT_BATCH) -> Graph:

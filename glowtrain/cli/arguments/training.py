@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import typer
@@ -42,6 +42,16 @@ class LossOptions:
     def named(self) -> Loss:
         """The loss. Raises :class:`InputError` for an unknown one."""
         return losses_in(self.loss or [options.LOSS], self.output)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The loss in a form that says all of it."""
+        prefix = "" if self.output is None else f"{self.output}="
+        return tuple(prefix + text for text in self.loss or [options.LOSS])
+
+    def default(self, texts: Collection[str]) -> LossOptions:
+        """These options, or if nothing is said another loss, where there is one."""
+        return self if self.loss or self.output else replace(self, loss=list(texts))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.cache import BackendOptions
 from glowtrain.cli.arguments.feed import DataOptions, Fed, Stored, feed
 from glowtrain.cli.arguments.files import check_differs, check_writable
-from glowtrain.cli.arguments.models import ModelFileOptions, class_metadata, classes_of
+from glowtrain.cli.arguments.models import ModelFileOptions, TrainedOn
 from glowtrain.cli.arguments.quantize_options import (
     Calibrate,
     CalibrationOptions,
@@ -81,18 +81,18 @@ def quantize(
     if dynamic or calibrate is None:
         check_writable(files.out_path)
         check_differs(model, files.out_path)
-        _write_dynamic(file.open(model, training=False), files, scheme.keep, class_metadata(classes_of(model)))
+        _write_dynamic(file.open(model, training=False), files, scheme.keep, TrainedOn.of(model).metadata)
         return
     files.check()
     training.check(after_training=calibration.after_training)
-    loaded = source.stored(calibrate, classes=classes_of(model))
+    loaded = source.stored(calibrate, trained_on=TrainedOn.of(model))
     network = file.open(model, loaded.train, settings["seed"])
     fed = _fed(loaded, network, loss.named, trained=training.qat > 0)
     recipe = calibration.recipe(scheme)
     files.check_savable(recipe)
     chosen = backend_of(on.chosen, settings["threads"])
     arrays, seed = (fed.train, fed.valid), settings["seed"]
-    run = Run(network, arrays, recipe, loss.named, chosen, seed, model, fit, loaded.metadata)
+    run = Run(network, arrays, recipe, loss.named, chosen, seed, model, fit, loaded.trained_on.metadata)
     with saying_what_is_lost(files):
         run.write(_result(run, training, files, calibration.examples, sensitivity=sensitivity), files)
 

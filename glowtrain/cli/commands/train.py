@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,7 @@ from glowtrain.cli.arguments.cache import BackendOptions
 from glowtrain.cli.arguments.feed import DataOptions, Fed, feed
 from glowtrain.cli.arguments.files import check_writable
 from glowtrain.cli.arguments.fleet import FleetOptions
-from glowtrain.cli.arguments.models import ModelFileOptions, classes_of
+from glowtrain.cli.arguments.models import ModelFileOptions, TrainedOn
 from glowtrain.cli.arguments.training import LossOptions, OptimizerOptions, ScheduleOptions, batches_in
 from glowtrain.cli.terminal.console import INTERRUPTED, command, note, out, seconds
 from glowtrain.cli.terminal.records import From, Given
@@ -134,7 +134,7 @@ def train(
     fleet = ranks.joined(together)
     file.import_modules()
     files.check(fit)
-    loaded = source.stored(dataset, sample_weight, classes_of(model))
+    loaded = source.stored(dataset, sample_weight, TrainedOn.of(model))
     network = file.open(model, loaded.train, settings["seed"])
     fed = feed(loaded, specs_of(network), loss.named)
     batches = batches_in(network, round(len(fed) * (1 - (fit["validation"] or 0))), fit)
@@ -146,9 +146,10 @@ def train(
         _find_rate(trainer, fed, fit)
         return
     _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")
-    _fit(trainer, fed, files, fit, loaded.metadata)
+    metadata = replace(loaded.trained_on, loss=loss.texts).metadata
+    _fit(trainer, fed, files, fit, metadata)
     if trainer.fleet is None or trainer.fleet.first:
-        files.write(trainer, loaded.metadata)
+        files.write(trainer, metadata)
 
 
 def _find_rate(trainer: Trainer, fed: Fed, fit: Given) -> None:

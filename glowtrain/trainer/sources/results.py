@@ -7,9 +7,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from glowtrain.datasets.stored import ExampleArray, StoredArray
 from glowtrain.errors import InputError
 from glowtrain.trainer.checkpoints.checkpoint import Position
+from glowtrain.trainer.graphs import DEFAULT_BATCH
 from glowtrain.trainer.predict import Predictor
+from glowtrain.trainer.sources.cut import ArraySource
 from glowtrain.trainer.sources.source import BatchRow, BatchSource
 from glowtrain.types import Array
 
@@ -43,6 +46,15 @@ def means(measured: Measured) -> dict[str, float]:
         for name, value in outputs.items():
             sums[name] = sums.get(name, 0.0) + float(value) * counts
     return {name: value / (together or 1.0) for name, value in sums.items()}
+
+
+def predict_arrays(
+    predictor: Predictor, arrays: Mapping[str, ExampleArray], batch_size: int | None = None
+) -> dict[str, Any]:
+    """Outputs by name, for arrays of examples, be they in memory or not. Raises :class:`BatchError`."""
+    if not any(isinstance(array, StoredArray) for array in arrays.values()):
+        return predictor(arrays, batch_size)  # type: ignore[arg-type]
+    return predictions(predictor, ArraySource(arrays, batch_size or predictor.fixed or DEFAULT_BATCH))
 
 
 def predictions(predictor: Predictor, source: BatchSource) -> dict[str, Array]:

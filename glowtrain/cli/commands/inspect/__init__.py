@@ -13,7 +13,7 @@ from glowtrain.backends.discovery import backend_of
 from glowtrain.bundles.updates import propose
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.feed import DataOptions, feed
-from glowtrain.cli.arguments.models import ModelFileOptions, as_graph, classes_of
+from glowtrain.cli.arguments.models import ModelFileOptions, TrainedOn, as_graph
 from glowtrain.cli.arguments.training import (
     LossOptions,
     OptimizerOptions,
@@ -87,7 +87,7 @@ def inspect(
     given.check_picture(stage, plot, parts=parts.requested)
     if proposal.requested:
         proposal.check(stage, dataset, settings)
-    examples = source.stored(dataset, classes=classes_of(model)) if dataset is not None else None
+    examples = source.stored(dataset, trained_on=TrainedOn.of(model)) if dataset is not None else None
     graph = as_graph(file.open(model, examples.train if examples else None))
     if proposal.budget is not None and examples is not None:
         fed = feed(examples, specs_of(graph.template or graph), loss.named).train
