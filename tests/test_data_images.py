@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain.cli import app
-from glowtrain.errors import DataError, MissingExtraError
+from glowtrain.datasets import images
+from glowtrain.errors import BatchError, DataError, MissingExtraError
 from glowtrain.types import Array
 
 
@@ -127,6 +128,29 @@ def test_folders_without_images(tmp_path: Path) -> None:
         gt.data.load(tmp_path)
     with pytest.raises(DataError, match=r"none: cannot be read: No such file"):
         gt.data.images(tmp_path / "none")
+
+
+def test_more_images_than_memory_are_decoded_batch_by_batch(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bits of images in memory."""
+
+    @gt.model(x=gt.f32["batch", 3, 8, 6])
+    def net(x: gt.Value) -> dict[str, gt.Value]:
+        return {"scores": gt.nn.linear(gt.nn.flatten(x), 2)}
+
+    there = gt.data.images(photos)
+    monkeypatch.setattr(images, "IN_MEMORY", 1000)
+    found = gt.data.images(photos)
+    assert isinstance(found.x, images.ImageFiles)
+    assert np.array_equal(found.x[[7, 2, 2]], there.x[[7, 2, 2]])
+    first, second = (gt.Trainer(net, "softmax_cross_entropy", "adam", backend="interpreter") for _ in range(2))
+    for trainer, examples in ((first, there), (second, found)):
+        trainer.fit(examples, 2, 5, validation=0.25, augment=["flip"], progress=False)
+    assert first.history.deterministic() == second.history.deterministic()
+    assert first.evaluate(there) == second.evaluate(found)
+    assert np.array_equal(first.predict(there)["scores"], second.predict(found)["scores"])
+    store(photos / "night" / "3.png", pixels(3, 4, 4, 3))
+    with pytest.raises(BatchError, match=r"3.png is 4x4, but .*0.bmp is 8x6"):
+        second.fit(found, 1, 5, progress=False)
 
 
 def test_without_pillow_the_extra_is_named(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

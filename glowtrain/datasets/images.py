@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from glowtrain.datasets.stored import ExampleArray, StoredArray
 from glowtrain.errors import DataError, check_extra
 from glowtrain.types import Array
 
@@ -18,6 +19,9 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".
 
 MODES = {1: "L", 3: "RGB"}
 """What Pillow calls pixels of so many channels."""
+
+IN_MEMORY = 1 << 30
+"""Bytes of images, in f32, that are decoded once and kept; more are decoded again in each epoch."""
 
 GREY = ("1", "L", "LA")
 COLOURED = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
@@ -36,7 +40,7 @@ def class_names(directory: Path) -> tuple[str, ...]:
 
 def read_images(
     directory: Path, classes: Sequence[str], size: Size | None = None, channels: int | None = None
-) -> dict[str, Array]:
+) -> dict[str, ExampleArray]:
     """``x`` f32[n, channels, height, width] in [0, 1] of the images in folders that are called as ``classes``, in the
     order of their names, and ``y`` i64[n], the number of the class.
 
@@ -52,26 +56,39 @@ def read_images(
     return {"x": x, "y": np.array([number for _, number in files], np.int64)}
 
 
-def read_files(files: Sequence[Path], size: Size | None = None, channels: int | None = None) -> Array:
-    """``x`` of :func:`read_images`, of files of images."""
+def read_files(files: Sequence[Path], size: Size | None = None, channels: int | None = None) -> ExampleArray:
+    """``x`` of :func:`read_images`, of files of images: in memory, unless it would take more than :data:`IN_MEMORY`."""
     check_extra("reading images", "Pillow", "PIL", "images")
     extents = _extents(size)
     if channels is None:
         channels = 1 if all(_mode(path) in GREY for path in files) else 3
     if channels not in MODES:
         raise DataError(f"images have 1 channel (grey) or 3 (red, green, blue), not {channels!r}")
-    first = _pixels(files[0], extents, channels)
-    x = np.empty((len(files), *first.shape), np.float32)
-    for index, path in enumerate(files):
-        pixels = _pixels(path, extents, channels)
-        if pixels.shape != first.shape:
-            found, expected = ("x".join(map(str, each.shape[1:])) for each in (pixels, first))
-            raise DataError(
-                f"{path} is {found}, but {files[0]} is {expected}: give the size that all are to have "
-                "(size=(height, width), --image-size HxW)"
-            )
-        np.divide(pixels, np.float32(255), out=x[index])
-    return x
+    images = ImageFiles(files, extents, channels)
+    return images if len(images) * images.example_bytes > IN_MEMORY else images.read(np.arange(len(images)))
+
+
+class ImageFiles(StoredArray):
+    """Images in files, of one size, that are decoded when they are needed."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, files: Sequence[Path], extents: tuple[int, int] | None, channels: int) -> None:
+        self.files, self.extents, self.channels = files, extents, channels
+        self.shape = (len(files), *_pixels(files[0], extents, channels).shape)
+
+    def read(self, numbers: Array) -> Array:
+        x = np.empty((len(numbers), *self.shape[1:]), np.float32)
+        for index, path in enumerate(self.files[number] for number in numbers):
+            pixels = _pixels(path, self.extents, self.channels)
+            if pixels.shape != self.shape[1:]:
+                found, expected = ("x".join(map(str, shape[-2:])) for shape in (pixels.shape, self.shape))
+                raise DataError(
+                    f"{path} is {found}, but {self.files[0]} is {expected}: give the size that all are to have "
+                    "(size=(height, width), --image-size HxW)"
+                )
+            np.divide(pixels, np.float32(255), out=x[index])
+        return x
 
 
 def image_files(folder: Path) -> list[Path]:
