@@ -63,6 +63,7 @@ def test_health_and_metadata(client: TestClient) -> None:
     assert client.get("/v2/health/ready").json() == {"ready": True}
     assert client.get("/v2/models/double/ready").json() == {"name": "double", "ready": True}
     assert client.get("/v2/models/double/versions/1/ready").status_code == 200
+    assert client.get("/v2/models").json() == {"models": ["double", "single", "types"]}
     server = client.get("/v2").json()
     assert server["name"] == "glowtrain"
     assert "binary_tensor_data" in server["extensions"]
