@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from glowtrain import nn
-from glowtrain.graph import Template, Value
+from glowtrain.errors import InputError
+from glowtrain.graph import Graph, Template, Value
 from glowtrain.trainer import Trainer
 from glowtrain.types import Array, f32
 
@@ -84,5 +85,10 @@ class FeatureNetwork:
 
 
 def model_of(model: Model | None, hidden: Sequence[int]) -> Model:
-    """A person's own model, or a perceptron."""
+    """A person's own model, or a perceptron. Raises :class:`InputError` for a graph, whose shapes are fixed."""
+    if isinstance(model, (Graph, Template)):
+        raise InputError(
+            f"an estimator makes its network for its data, so its model is a function (x, outputs): {model.name} "
+            "without @gt.model, as in def own(x, outputs): return gt.nn.linear(x, outputs)"
+        )
     return Perceptron(tuple(hidden)) if model is None else model

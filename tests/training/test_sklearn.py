@@ -23,7 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import glowtrain as gt
 from glowtrain import nn
-from glowtrain.errors import MissingExtraError
+from glowtrain.errors import InputError, MissingExtraError
 from glowtrain.sklearn import Classifier, Regressor
 
 
@@ -195,6 +195,15 @@ def test_targets_and_rows_that_do_not_fit() -> None:
         Classifier().fit([[0.0], [1.0]], [0.5, 1.5])
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         Regressor().fit([[0.0], [1.0]], [1.0])
+
+
+def test_a_model_whose_shapes_are_fixed_is_told_what_to_be() -> None:
+    @gt.model(x=gt.f32["batch", 1])
+    def network(x: gt.Value) -> gt.Value:
+        return nn.linear(x, 2)
+
+    with pytest.raises(InputError, match=r"is a function \(x, outputs\): network without @gt.model"):
+        Classifier(network).fit([[0.0], [1.0]], [0, 1])
 
 
 def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
