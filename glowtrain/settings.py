@@ -37,8 +37,8 @@ class Setting:
     more: str = ""
     metavar: str | None = None
     flag: str | None = None
-    least: int | None = None
-    most: int | None = None
+    least: float | None = None
+    most: float | None = None
     type: Any = None
     parse: Callable[[Any], Any] | None = None
     panel: str | None = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.arguments import options
 from glowtrain.errors import InputError
+from glowtrain.settings import setting
 
 
 @dataclass(frozen=True)
@@ -15,8 +17,8 @@ class BackendOptions:
     """A backend, and where it keeps compiled code."""
 
     backend: options.Backend = "cpu"
-    cache: options.CacheFolder = None
-    no_cache: options.NoCache = False
+    cache: Path | None = setting(None, "Keep compiled code in this folder and not in the user's.", metavar="DIR")
+    no_cache: bool = setting(False, "Keep no compiled code, and take none that is there.")
 
     @property
     def chosen(self) -> str | Backend:

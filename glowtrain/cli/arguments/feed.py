@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glowtrain import data
-from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.models import NOTHING, TrainedOn
 from glowtrain.cli.terminal.console import note
 from glowtrain.data import Dataset
@@ -19,6 +18,8 @@ from glowtrain.errors import DataError, InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.graph.specialise.template import example_of
 from glowtrain.losses import Loss
+from glowtrain.memory.resources import TRAINING
+from glowtrain.settings import setting
 from glowtrain.trainer.arrays import converted, mismatch, shaped, transposition, with_unit_axes
 from glowtrain.trainer.feed import sources
 from glowtrain.trainer.graphs import specs_of, target_specs
@@ -46,10 +47,14 @@ class Stored:
 class InputOptions:
     """Where examples come from, and which columns they are."""
 
-    data_dir: options.DataDir = None
-    drop: options.Drop = field(default_factory=list)
-    image_size: options.ImageSize = None
-    channels: options.Channels = None
+    data_dir: Path | None = setting(None, "Directory with the files of fashion-mnist.", metavar="DIR")
+    drop: Sequence[str] = setting(
+        (), "Of a table: a column that is no feature (repeatable).", metavar="COLUMN", type=list[str]
+    )
+    image_size: str | None = setting(
+        None, "Of images: what each is resized to, 32x48 or 32 for a square.", metavar="HxW"
+    )
+    channels: int | None = setting(None, "Of images: 1 (grey) or 3 (colours); by default what they have.", metavar="N")
 
     def inputs(self, name: str, trained_on: TrainedOn, network: Graph | Template) -> tuple[ExampleArrays, list[str]]:
         """The arrays of a data set to predict on, and the names of its images, where it is a folder of such. Raises
@@ -87,7 +92,10 @@ class InputOptions:
 class DataOptions(InputOptions):
     """Where examples come from, and which arrays or columns they and their labels are."""
 
-    labels: options.Labels = None
+    labels: str | None = setting(
+        None, "The array of labels or targets in the data (y), or the column of a table.", metavar="NAME",
+        panel=TRAINING,
+    )  # fmt: skip
 
     def stored(
         self,

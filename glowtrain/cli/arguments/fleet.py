@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from glowtrain.cli.arguments import options
 from glowtrain.cli.terminal.console import err, out
 from glowtrain.cli.terminal.records import Given
 from glowtrain.errors import InputError, check_extra
-from glowtrain.fleet.spec import FleetSpec
+from glowtrain.fleet.spec import FLEET, FleetSpec
+from glowtrain.settings import setting
 
 MPI, LOCAL = "mpi", "local:"
 """What ``--fleet`` takes: the processes that a launcher started, or so many that are started here."""
@@ -23,7 +23,10 @@ MPI, LOCAL = "mpi", "local:"
 class FleetOptions:
     """With whom a command trains."""
 
-    fleet: options.Fleet = None
+    fleet: str | None = setting(
+        None, "Train with other processes: mpi, those that a launcher started; local:N, N on this machine.",
+        metavar="F", panel=FLEET,
+    )  # fmt: skip
 
     def joined(self, settings: Given) -> FleetSpec | None:
         """The fleet, if there is to be one; with ``local:N`` the launcher takes the place of this process, gets its

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
 from glowtrain import models
-from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.terminal.console import note
 from glowtrain.datasets.stored import ExampleArray
 from glowtrain.errors import BindingError, InputError, ModelError, SharedWeightsWarning
 from glowtrain.graph import Graph, Template
+from glowtrain.memory.resources import TRAINING
 from glowtrain.onnx_io.read.load import load
 from glowtrain.onnx_io.read.source import metadata_of
-from glowtrain.settings import values_of
+from glowtrain.settings import setting, values_of
 from glowtrain.trainer.graphs import DEFAULT_BATCH
 
 
@@ -65,9 +65,14 @@ def _texts(model: str, name: str, text: str) -> tuple[str, ...]:
 class FileOptions:
     """How a MODEL argument is read."""
 
-    dims: options.Dims = field(default_factory=list)
-    open_batch: options.OpenBatch = False
-    modules: options.Modules = field(default_factory=list)
+    dims: Sequence[str] = setting(
+        (), "Bind a symbolic dimension of the file (repeatable).", metavar="NAME=N", type=list[str]
+    )
+    open_batch: bool = setting(False, "Open the batch of a file that was exported for one size of it.")
+    modules: Sequence[str] = setting(
+        (), "Import a module of operators first (repeatable), e.g. myops.", flag="--import", metavar="MODULE",
+        type=list[str],
+    )  # fmt: skip
 
     def open(
         self, model: str, examples: Mapping[str, ExampleArray] | None = None, seed: int = 0, *, training: bool = True
@@ -84,7 +89,10 @@ class FileOptions:
 class ModelFileOptions(FileOptions):
     """How a MODEL argument is read that is trained."""
 
-    untie: options.Untie = field(default_factory=list)
+    untie: Sequence[str] = setting(
+        (), "Give each node that reads a matching initializer a parameter of its own (repeatable).", metavar="PATTERN",
+        type=list[str], panel=TRAINING,
+    )  # fmt: skip
 
     def open(
         self, model: str, examples: Mapping[str, ExampleArray] | None = None, seed: int = 0, *, training: bool = True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,15 +13,16 @@ import typer
 from glowtrain import data
 from glowtrain import quantization as q
 from glowtrain.cli.arguments import options
-from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.files import check_reports
 from glowtrain.cli.arguments.training import batches_in, optimizer_of, schedule_of
 from glowtrain.cli.terminal.records import Given
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
+from glowtrain.memory.resources import OUTPUT
 from glowtrain.optim import OPTIMIZERS, Optimizer
 from glowtrain.quantization.export.files import FORMATS
 from glowtrain.quantization.placement.scheme import ACTIVATIONS, WEIGHTS, Granularity
+from glowtrain.settings import setting
 from glowtrain.types import DTYPES
 
 EXAMPLES = 1024
@@ -67,121 +69,9 @@ Dynamic = Annotated[
         "--dynamic", help="Without data: weights of MatMul and Gemm in i8, and each row by its own range as it comes."
     ),
 ]
-ActivationType = Annotated[
-    Activations,
-    typer.Option(metavar="T", help=f"Type of activations: {', '.join(Activations)}.", rich_help_panel=SCHEME),
-]
-WeightType = Annotated[
-    Weights, typer.Option(metavar="T", help=f"Type of weights: {', '.join(Weights)}.", rich_help_panel=SCHEME)
-]
-PerChannel = Annotated[
-    bool, typer.Option("--per-channel/--per-tensor", help="What shares a scale of weights.", rich_help_panel=SCHEME)
-]
-Block = Annotated[
-    int, typer.Option(min=0, metavar="N", help="N weights of a channel share a scale.", rich_help_panel=SCHEME)
-]
-Symmetric = Annotated[
-    bool, typer.Option("--symmetric", help="Activations' ranges symmetric about 0.", rich_help_panel=SCHEME)
-]
-PowerOfTwo = Annotated[bool, typer.Option("--power-of-two", help="All scales powers of two.", rich_help_panel=SCHEME)]
-Keep = Annotated[
-    list[str],
-    typer.Option(metavar="PATTERN", help="Stay in float: names or operators (repeatable).", rich_help_panel=SCHEME),
-]
-KeepSensitive = Annotated[
-    int,
-    typer.Option(
-        min=0, metavar="N", help="The N layers stay in float that cost results the most.", rich_help_panel=SCHEME
-    ),
-]
-CalibrationMethod = Annotated[
-    Method,
-    typer.Option(
-        metavar="M", help=f"How ranges of activations are found: {', '.join(q.METHODS)}.", rich_help_panel=CALIBRATION
-    ),
-]
-WeightCalibrationMethod = Annotated[
-    WeightMethod,
-    typer.Option(
-        metavar="M",
-        help=f"How ranges of weights are found: {', '.join(q.WEIGHT_METHODS)}.",
-        rich_help_panel=CALIBRATION,
-    ),
-]
-Examples = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Calibrate with the first N.", rich_help_panel=CALIBRATION)
-]
-ProfileFile = Annotated[
-    Path | None,
-    typer.Option(metavar="F", help="Ranges as JSON: read if it is there, else written.", rich_help_panel=CALIBRATION),
-]
-Equalize = Annotated[
-    bool, typer.Option("--equalize", help="Cross-layer equalisation first.", rich_help_panel=CALIBRATION)
-]
-CorrectBias = Annotated[
-    bool, typer.Option("--correct-bias", help="Take mean errors out of biases.", rich_help_panel=CALIBRATION)
-]
-RoundWeights = Annotated[
-    int,
-    typer.Option(min=0, metavar="N", help="N steps of AdaRound for each layer's weights.", rich_help_panel=CALIBRATION),
-]
-Epochs = Annotated[
-    int, typer.Option(min=0, metavar="EPOCHS", help="Train with rounding for so long.", rich_help_panel=TRAINING)
-]
-FrozenEpochs = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        metavar="EPOCHS",
-        help="Of these, the last with BatchNormalization frozen (a third, rounded down).",
-        rich_help_panel=TRAINING,
-    ),
-]
-OptimizerName = Annotated[
-    str,
-    typer.Option(
-        metavar="O",
-        help=f"{', '.join(OPTIMIZERS)}.",
-        autocompletion=options.OPTIMIZER_NAMES,
-        rich_help_panel=TRAINING,
-    ),
-]
-LearningRate = Annotated[float, typer.Option(metavar="R", help="Learning rate.", rich_help_panel=TRAINING)]
-ScheduleName = Annotated[
-    str,
-    typer.Option(
-        metavar="S",
-        help=f"{', '.join(options.SCHEDULES)}, over the whole run.",
-        autocompletion=names(options.SCHEDULES),
-        rich_help_panel=TRAINING,
-    ),
-]
-FileFormat = Annotated[
-    Format,
-    typer.Option(
-        "--format", metavar="F", help=f"Of the ONNX file: {', '.join(FORMATS)}.", rich_help_panel=options.OUTPUT
-    ),
-]
-AsBytes = Annotated[
-    bool,
-    typer.Option(
-        "--as-bytes",
-        help="4-bit weights in bytes (not --block's): twice the room, but ONNX Runtime multiplies them as integers.",
-        rich_help_panel=options.OUTPUT,
-    ),
-]
-ReportPage = Annotated[
-    Path | None,
-    typer.Option(
-        "--report", metavar="F", help=r"A page with plots (needs glowtrain\[plot]).", rich_help_panel=options.OUTPUT
-    ),
-]
-ReportJson = Annotated[
-    Path | None, typer.Option("--json", metavar="F", help="The report as JSON.", rich_help_panel=options.OUTPUT)
-]
 Ranking = Annotated[
     bool,
-    typer.Option("--sensitivity", help="Rank layers by what rounding them costs.", rich_help_panel=options.OUTPUT),
+    typer.Option("--sensitivity", help="Rank layers by what rounding them costs.", rich_help_panel=OUTPUT),
 ]
 
 
@@ -189,14 +79,22 @@ Ranking = Annotated[
 class SchemeOptions:
     """How tensors are rounded."""
 
-    activations: ActivationType = Activations.u8
-    weights: WeightType = Weights.i8
-    per_channel: PerChannel = True
-    block: Block = 0
-    symmetric: Symmetric = False
-    power_of_two: PowerOfTwo = False
-    keep: Keep = field(default_factory=list)
-    keep_sensitive: KeepSensitive = 0
+    activations: Activations = setting(
+        Activations.u8, f"Type of activations: {', '.join(Activations)}.", metavar="T", panel=SCHEME
+    )
+    weights: Weights = setting(Weights.i8, f"Type of weights: {', '.join(Weights)}.", metavar="T", panel=SCHEME)
+    per_channel: bool = setting(
+        True, "What shares a scale of weights.", flag="--per-channel/--per-tensor", panel=SCHEME
+    )
+    block: int = setting(0, "N weights of a channel share a scale.", metavar="N", least=0, panel=SCHEME)
+    symmetric: bool = setting(False, "Activations' ranges symmetric about 0.", panel=SCHEME)
+    power_of_two: bool = setting(False, "All scales powers of two.", panel=SCHEME)
+    keep: Sequence[str] = setting(
+        (), "Stay in float: names or operators (repeatable).", metavar="PATTERN", type=list[str], panel=SCHEME
+    )
+    keep_sensitive: int = setting(
+        0, "The N layers stay in float that cost results the most.", metavar="N", least=0, panel=SCHEME
+    )
 
     @property
     def of_activations(self) -> q.Scheme:
@@ -217,12 +115,19 @@ class SchemeOptions:
 class CalibrationOptions:
     """How ranges are found, and what is done about errors of rounding."""
 
-    method: CalibrationMethod = MINMAX
-    weight_method: WeightCalibrationMethod = WEIGHT_MINMAX
-    examples: Examples = EXAMPLES
-    equalize: Equalize = False
-    correct_bias: CorrectBias = False
-    round_weights: RoundWeights = 0
+    method: Method = setting(
+        MINMAX, f"How ranges of activations are found: {', '.join(q.METHODS)}.", metavar="M", panel=CALIBRATION
+    )
+    weight_method: WeightMethod = setting(
+        WEIGHT_MINMAX, f"How ranges of weights are found: {', '.join(q.WEIGHT_METHODS)}.", metavar="M",
+        panel=CALIBRATION,
+    )  # fmt: skip
+    examples: int = setting(EXAMPLES, "Calibrate with the first N.", metavar="N", least=1, panel=CALIBRATION)
+    equalize: bool = setting(False, "Cross-layer equalisation first.", panel=CALIBRATION)
+    correct_bias: bool = setting(False, "Take mean errors out of biases.", panel=CALIBRATION)
+    round_weights: int = setting(
+        0, "N steps of AdaRound for each layer's weights.", metavar="N", least=0, panel=CALIBRATION
+    )
 
     def recipe(self, scheme: SchemeOptions) -> q.Recipe:
         """How a model is rounded."""
@@ -243,14 +148,23 @@ class QuantizeFiles:
     """What a run reads and writes beside its model and data."""
 
     out_path: Annotated[
-        Path, typer.Option("--out", metavar="F", help="Where the integer model goes.", rich_help_panel=options.OUTPUT)
+        Path, typer.Option("--out", metavar="F", help="Where the integer model goes.", rich_help_panel=OUTPUT)
     ]
-    profile: ProfileFile = None
-    page: ReportPage = None
-    plain: ReportJson = None
-    form: FileFormat = QDQ
+    profile: Path | None = setting(
+        None, "Ranges as JSON: read if it is there, else written.", metavar="F",
+        panel=CALIBRATION,
+    )  # fmt: skip
+    page: Path | None = setting(
+        None, r"A page with plots (needs glowtrain\[plot]).", flag="--report", metavar="F", panel=OUTPUT
+    )
+    plain: Path | None = setting(None, "The report as JSON.", flag="--json", metavar="F", panel=OUTPUT)
+    form: Format = setting(QDQ, f"Of the ONNX file: {', '.join(FORMATS)}.", flag="--format", metavar="F", panel=OUTPUT)
     opset: options.Opset = None
-    as_bytes: AsBytes = False
+    as_bytes: bool = setting(
+        False,
+        "4-bit weights in bytes (not --block's): twice the room, but ONNX Runtime multiplies them as integers.",
+        panel=OUTPUT,
+    )
 
     def check(self) -> None:
         """Raise :class:`InputError` before anything is loaded for a file that could not be written."""
@@ -272,11 +186,17 @@ class QuantizeFiles:
 class Finetuning:
     """Training with rounding; for no epochs (``qat``), none."""
 
-    qat: Epochs = 0
-    frozen: FrozenEpochs = None
-    optimizer: OptimizerName = "adam"
-    lr: LearningRate = 2e-4
-    schedule: ScheduleName = "cosine"
+    qat: int = setting(0, "Train with rounding for so long.", metavar="EPOCHS", least=0, panel=TRAINING)
+    frozen: int | None = setting(
+        None, "Of these, the last with BatchNormalization frozen (a third, rounded down).", metavar="EPOCHS", least=0,
+        panel=TRAINING,
+    )  # fmt: skip
+    optimizer: str = setting("adam", f"{', '.join(OPTIMIZERS)}.", metavar="O", choices=OPTIMIZERS, panel=TRAINING)
+    lr: float = setting(2e-4, "Learning rate.", metavar="R", panel=TRAINING)
+    schedule: str = setting(
+        "cosine", f"{', '.join(options.SCHEDULES)}, over the whole run.", metavar="S", choices=options.SCHEDULES,
+        panel=TRAINING,
+    )  # fmt: skip
 
     def check(self, *, after_training: bool) -> None:
         """Raise :class:`InputError` for options that contradict each other; ``after_training`` says whether some of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,8 +21,8 @@ from glowtrain.losses import Loss
 from glowtrain.losses.choose import losses_in
 from glowtrain.memory.resources import TRAINING
 from glowtrain.modes.training_and_inference import make_trainable
-from glowtrain.optim import Optimizer, Schedule
-from glowtrain.settings import values_of
+from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
+from glowtrain.settings import setting, values_of
 from glowtrain.stages import Facts, Options
 from glowtrain.trainer.graphs import TrainerGraphs, default_batch, optimizer_variables
 from glowtrain.trainer.settings import TrainingSpec
@@ -36,7 +36,9 @@ class LossOptions:
     """What is minimised."""
 
     loss: options.Loss = field(default_factory=list)
-    output: options.LossOutput = None
+    output: str | None = setting(
+        None, "The model output that the loss compares (the first).", metavar="NAME", panel=TRAINING
+    )
 
     @property
     def named(self) -> Loss:
@@ -58,19 +60,22 @@ class LossOptions:
 class OptimizerOptions:
     """An optimizer; what is None keeps its default."""
 
-    optimizer: options.OptimizerChoice = "adam"
-    lr: options.LearningRate = None
-    momentum: options.Momentum = None
-    nesterov: options.Nesterov = False
-    beta1: options.Beta1 = None
-    beta2: options.Beta2 = None
-    eps: options.Eps = None
-    amsgrad: options.AMSGrad = False
-    weight_decay: options.WeightDecay = None
-    no_decay: options.NoDecay = field(default_factory=list)
-    clip_norm: options.ClipNorm = None
-    clip_value: options.ClipValue = None
-    accumulate: options.Accumulate = 1
+    optimizer: str = setting("adam", f"{', '.join(OPTIMIZERS)}.", metavar="O", choices=OPTIMIZERS, panel=OPTIMIZER)
+    lr: float | None = setting(None, "Learning rate (the optimizer's default).", metavar="R", panel=OPTIMIZER)
+    momentum: float | None = setting(None, "For sgd, rmsprop and muon.", metavar="M", panel=OPTIMIZER)
+    nesterov: bool = setting(False, "For sgd with momentum.", panel=OPTIMIZER)
+    beta1: float | None = setting(None, "For adam and its kind, and lion.", metavar="B", panel=OPTIMIZER)
+    beta2: float | None = setting(None, "For adam and its kind, and lion.", metavar="B", panel=OPTIMIZER)
+    eps: float | None = setting(None, "For all but sgd and lion.", metavar="E", panel=OPTIMIZER)
+    amsgrad: bool = setting(False, "For adam and adamw.", panel=OPTIMIZER)
+    weight_decay: float | None = setting(None, "Weight decay (decoupled in adamw).", metavar="R", panel=OPTIMIZER)
+    no_decay: Sequence[str] = setting(
+        (), "Parameters that are not decayed, e.g. '*.bias' (repeatable).", metavar="PATTERN", type=list[str],
+        panel=OPTIMIZER,
+    )  # fmt: skip
+    clip_norm: float | None = setting(None, "Clip gradients to this global norm.", metavar="C", panel=OPTIMIZER)
+    clip_value: float | None = setting(None, "Clip each gradient element.", metavar="C", panel=OPTIMIZER)
+    accumulate: int = setting(1, "Average gradients of K batches for an update.", metavar="K", least=1, panel=OPTIMIZER)
 
     def rule(self, schedule: Schedule | None = None) -> Optimizer:
         """The optimizer. Raises :class:`InputError` for an unknown one, and for a setting that it does not have."""
@@ -83,8 +88,10 @@ class OptimizerOptions:
 class ScheduleOptions:
     """How the learning rate changes over a run."""
 
-    schedule: options.Schedule = "constant"
-    warmup: options.WarmupSteps = 0
+    schedule: str = setting(
+        "constant", f"{', '.join(SCHEDULES)}, over the whole run.", metavar="S", choices=SCHEDULES, panel=OPTIMIZER
+    )
+    warmup: int = setting(0, "Raise the rate over the first N updates.", metavar="N", least=0, panel=OPTIMIZER)
 
     def over(self, batches: int, accumulate: int) -> Schedule | None:
         """The schedule of a run of so many batches, ``accumulate`` of which make an update. Raises

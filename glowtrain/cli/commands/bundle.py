@@ -21,27 +21,23 @@ from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.records import From, Given
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
-
-BundleTarget = Annotated[
-    list[str],
-    typer.Option(
-        metavar="T",
-        help=f"Repeatable, each in a folder of its own then: {', '.join(TARGETS)}.",
-        autocompletion=names(TARGETS),
-    ),
-]
-Batch = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Examples in a batch, where the model leaves it open.")
-]
+from glowtrain.settings import setting
 
 
 @dataclass(frozen=True)
 class BundleOptions:
     """What a bundle does, and where."""
 
-    train: Annotated[bool, typer.Option("--train", help="A bundle that trains, with --loss and --optimizer.")] = False
-    target: BundleTarget = field(default_factory=lambda: ["host"])
-    batch: Batch = None
+    train: bool = setting(False, "A bundle that trains, with --loss and --optimizer.")
+    target: Annotated[
+        list[str],
+        typer.Option(
+            metavar="T",
+            help=f"Repeatable, each in a folder of its own then: {', '.join(TARGETS)}.",
+            autocompletion=names(TARGETS),
+        ),
+    ] = field(default_factory=lambda: ["host"])
+    batch: int | None = setting(None, "Examples in a batch, where the model leaves it open.", metavar="N", least=1)
 
     def requests(
         self, network: Graph | Template, loss: LossOptions, optimizer: OptimizerOptions, settings: Given

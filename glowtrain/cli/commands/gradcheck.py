@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -147,7 +147,7 @@ def _jobs(names: list[str], profile: str, examples: int | None) -> int:
 
 
 def _again(
-    modules: list[str],
+    modules: Sequence[str],
     names: list[str],
     profile: str,
     examples: int | None,

@@ -24,8 +24,10 @@ from glowtrain.cli.terminal.records import From, Given
 from glowtrain.errors import InputError
 from glowtrain.fleet.spec import FleetSpec
 from glowtrain.graph import Graph
+from glowtrain.memory.resources import OUTPUT
 from glowtrain.onnx_io.write import save as writing
 from glowtrain.presentation.messages import plural
+from glowtrain.settings import setting
 from glowtrain.trainer import History, Trainer
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.fitting.interrupts import Terminated
@@ -41,11 +43,15 @@ from glowtrain.trainer.settings import TrainingSettings
 class TrainFiles:
     """What a run reads and writes beside its model and data."""
 
-    out_path: options.Out = None
-    find_lr: options.FindRate = False
-    overwrite: options.Overwrite = False
-    step_out: options.StepOut = None
-    tensorboard: options.TensorBoard = None
+    out_path: Path | None = setting(None, "Where the trained ONNX model goes.", flag="--out", metavar="F", panel=OUTPUT)
+    find_lr: bool = setting(
+        False, "Train nothing: try rising learning rates and suggest one (--plot draws the losses)."
+    )
+    overwrite: bool = setting(False, "Begin anew in place of an existing checkpoint.", panel=OUTPUT)
+    step_out: Path | None = setting(None, "The whole training step as an ONNX model.", metavar="F", panel=OUTPUT)
+    tensorboard: Path | None = setting(
+        None, r"Events for TensorBoard (needs glowtrain\[tensorboard]).", metavar="DIR", panel=OUTPUT
+    )
     opset: options.Opset = None
 
     def check(self, fit: Given) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,6 @@ from glowtrain.bundles.verify.example_runner import PROGRAM, ExampleRunner
 from glowtrain.bundles.verify.record import Record, check_against, record_of, require_same
 from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
 from glowtrain.cli.arguments import options
-from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.models import ModelFileOptions, as_graph
 from glowtrain.cli.arguments.targets import TARGETS
 from glowtrain.cli.arguments.training import LossOptions, OptimizerOptions, compilation_of, is_set, require_train
@@ -31,6 +30,7 @@ from glowtrain.errors import InputError
 from glowtrain.graph import Template
 from glowtrain.losses.classification import BALANCED
 from glowtrain.presentation.messages import plural
+from glowtrain.settings import setting
 from glowtrain.stages import Facts, Options
 from glowtrain.trainer.settings import TrainingSettings
 from glowtrain.verification import ladder, random_inputs
@@ -47,30 +47,15 @@ ELSEWHERE = "Other processors"
 class OtherProcessors:
     """Which processors are compared with this one, and how."""
 
-    target: Annotated[
-        list[str],
-        typer.Option(
-            metavar="T",
-            help=f"Compare with a bundle for another processor (repeatable): {', '.join(TARGETS)}.",
-            autocompletion=names(TARGETS),
-            rich_help_panel=ELSEWHERE,
-        ),
-    ] = field(default_factory=list)
-    compiler: Annotated[
-        str | None, typer.Option("--cc", metavar="C", help="The C compiler for it.", rich_help_panel=ELSEWHERE)
-    ] = None
-    run: Annotated[
-        str, typer.Option(metavar="R", help="What runs its programs, {} being one.", rich_help_panel=ELSEWHERE)
-    ] = PROGRAM
-    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Of training.", rich_help_panel=ELSEWHERE)] = STEPS
-    record: Annotated[
-        Path | None,
-        typer.Option(metavar="F", help="Write what this machine computes.", rich_help_panel=ELSEWHERE),
-    ] = None
-    against: Annotated[
-        Path | None,
-        typer.Option(metavar="F", help="Compare with what another machine recorded.", rich_help_panel=ELSEWHERE),
-    ] = None
+    target: Sequence[str] = setting(
+        (), f"Compare with a bundle for another processor (repeatable): {', '.join(TARGETS)}.", metavar="T",
+        type=list[str], choices=TARGETS, panel=ELSEWHERE,
+    )  # fmt: skip
+    compiler: str | None = setting(None, "The C compiler for it.", flag="--cc", metavar="C", panel=ELSEWHERE)
+    run: str = setting(PROGRAM, "What runs its programs, {} being one.", metavar="R", panel=ELSEWHERE)
+    steps: int = setting(STEPS, "Of training.", metavar="N", least=1, panel=ELSEWHERE)
+    record: Path | None = setting(None, "Write what this machine computes.", metavar="F", panel=ELSEWHERE)
+    against: Path | None = setting(None, "Compare with what another machine recorded.", metavar="F", panel=ELSEWHERE)
 
     @property
     def requested(self) -> bool:

@@ -1,8 +1,8 @@
 """Records as options: a parameter of a command that is a record stands for the options of its fields.
 
-A record of the command line is a frozen dataclass whose fields are annotated with typer's options. Of one that is a
-setting of Glowtrain (:mod:`glowtrain.settings`), ``Annotated[Given, From(TrainingSettings)]`` takes the fields that are
-listed for the command line, and the command gets their values by name.
+A record of the command line is a frozen dataclass whose fields are settings (:mod:`glowtrain.settings`), or annotated
+with typer's options. Of a record of Glowtrain's own, ``Annotated[Given, From(TrainingSettings)]`` takes the settings
+that are listed for the command line, and the command gets their values by name.
 """
 
 from __future__ import annotations
@@ -40,11 +40,7 @@ class From:
         """Parameters of a command for them."""
         hints = get_type_hints(self.record)
         for field, each in self.fields():
-            kind = each.type or hints[field.name]
-            default = [] if get_origin(kind) is list else field.default
-            if kind is str and default is not None:
-                default = str(default)
-            yield _parameter(field.name, Annotated[kind, _option(field.name, each)], default)
+            yield _of_setting(field, each, hints[field.name])
 
     def record_of(self, values: Mapping[str, Any]) -> Given:
         """The settings by name, from the options' values."""
@@ -52,12 +48,16 @@ class From:
         return {name: each.parse(value) if each.parse else value for name, (each, value) in found.items()}
 
 
-def _option(name: str, each: Setting) -> Any:
-    flag = each.flag or f"--{name.replace('_', '-')}"
-    return typer.Option(
-        flag, help=each.help, metavar=each.metavar, min=each.least, max=each.most, rich_help_panel=each.panel,
-        autocompletion=names(each.choices) if each.choices else None,
+def _of_setting(field: dataclasses.Field[Any], each: Setting, hint: Any) -> inspect.Parameter:
+    kind = each.type or hint
+    default = [] if get_origin(kind) is list else field.default
+    if kind is str and default is not None:
+        default = str(default)
+    option = typer.Option(
+        each.flag or f"--{field.name.replace('_', '-')}", help=each.help, metavar=each.metavar, min=each.least,
+        max=each.most, rich_help_panel=each.panel, autocompletion=names(each.choices) if each.choices else None,
     )  # fmt: skip
+    return _parameter(field.name, Annotated[kind, option], default)
 
 
 def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
@@ -66,13 +66,17 @@ def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 @dataclass(frozen=True)
 class _Record:
-    """A record whose fields are annotated with options."""
+    """A record whose fields are settings, or annotated with options."""
 
     kind: type
 
     def options(self) -> Iterator[inspect.Parameter]:
         hints = get_type_hints(self.kind, include_extras=True)
+        settings = {field.name: each for field, each in settings_of(self.kind)}
         for field in dataclasses.fields(self.kind):
+            if field.name in settings:
+                yield _of_setting(field, settings[field.name], hints[field.name])
+                continue
             default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
             if field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()

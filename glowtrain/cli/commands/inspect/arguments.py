@@ -17,6 +17,7 @@ from glowtrain.cli.terminal.records import Given
 from glowtrain.memory.resources import TRAINING
 from glowtrain.profiling.memory.page import check_plot
 from glowtrain.runtime.partition.drawing import check_drawing
+from glowtrain.settings import setting
 
 StageName = Annotated[
     str, typer.Option(metavar="STAGE", help=f"What to print: {', '.join(STAGES)}.", autocompletion=names(STAGES))
@@ -54,24 +55,11 @@ def check_stage(stage: str, backend: Backend) -> None:
 class ProposalOptions:
     """What to train is proposed instead of shown."""
 
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            "--budget",
-            metavar="BYTES",
-            help="Propose what to train, with its optimizer and the arena, in so many bytes (256KB); needs --data.",
-            rich_help_panel=TRAINING,
-        ),
-    ] = None
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target",
-            metavar="T",
-            help=f"The processor of --budget: {', '.join(TARGETS)}.",
-            autocompletion=names(TARGETS),
-        ),
-    ] = "host"
+    budget: str | None = setting(
+        None, "Propose what to train, with its optimizer and the arena, in so many bytes (256KB); needs --data.",
+        metavar="BYTES", panel=TRAINING,
+    )  # fmt: skip
+    target: str = setting("host", f"The processor of --budget: {', '.join(TARGETS)}.", metavar="T", choices=TARGETS)
 
     @property
     def requested(self) -> bool:
@@ -96,15 +84,10 @@ class ProposalOptions:
 class PartOptions:
     """The parts that a model is cut into are shown."""
 
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            "--devices", metavar="N", min=1, help="How the model is cut into stages for N devices like this one."
-        ),
-    ] = None
-    device_memory: Annotated[
-        str | None, typer.Option("--device-memory", metavar="M", help="What each of --devices can hold: 64MB.")
-    ] = None
+    devices: int | None = setting(
+        None, "How the model is cut into stages for N devices like this one.", metavar="N", least=1
+    )
+    device_memory: str | None = setting(None, "What each of --devices can hold: 64MB.", metavar="M")
 
     @property
     def requested(self) -> bool:
