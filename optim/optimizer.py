@@ -22,6 +22,7 @@ from glowtrain.ops.elementwise.arithmetic import Sqrt
 from glowtrain.ops.elementwise.extrema import Clip, Min
 from glowtrain.ops.elementwise.logic import Cast, Equal, Where
 from glowtrain.ops.reduce.reduction import ReduceSumSquare, accumulator, as_dtype
+from glowtrain.ops.tensor.move import Expand
 from glowtrain.optim.schedules import SCHEDULE, Schedule
 from glowtrain.presentation.messages import check_keywords
 from glowtrain.types import DType, TensorType, f32, f64, i64
@@ -272,6 +273,14 @@ class Accumulation:
         new = total + gradient
         values[total] = Where()(self.last, 0.0, new)
         return new * (1.0 / self.count)
+
+    def drained(self, parameter: Variable, values: dict[Variable, Value]) -> Value:
+        """The mean of the gradients so far, of which none are left: for an update before the last micro-batch."""
+        total = _slot(parameter, ACCUMULATED, 0.0, parameter.type.with_dtype(accumulator(parameter.dtype)))
+        values[total] = Expand(shape=total.shape)(constant(0.0, total.dtype))
+        values[self.micro] = constant(0, i64)
+        mean: Value = total / as_dtype(self.micro, total.dtype)
+        return mean
 
     def at_last(self, variable: Variable, value: Value) -> Value:
         """An update that happens on the last micro-batch only."""

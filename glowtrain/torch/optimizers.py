@@ -205,13 +205,31 @@ class GroupedUpdates:
         return float(state.get(COUNT, any(state.get(name) is not None for name in self.kind.slots.values())))
 
     def __call__(self, gradients: Mapping[Variable, Value]) -> Updates:
-        dtype = widest(gradients)
-        bounds = {name: Input(dtype[()], HYPER + name) for name, bound in self.bounds.items() if bound is not None}
         window = Accumulation(self.accumulate) if self.accumulate > 1 else None
         sums: dict[Variable, Value] = {}
         if window is not None:
             wide = {p: as_dtype(gradient, accumulator(p.dtype)) for p, gradient in gradients.items()}
             gradients = {p: window.averaged(p, gradient, sums) for p, gradient in wide.items()}
+        inputs, values, final = self._clipped_updates(gradients)
+        self.reached = tuple(p.name for p in gradients)
+        if window is None:
+            return Updates(inputs, values, self._reported(final))
+        values = {variable: window.at_last(variable, value) for variable, value in values.items()}
+        shown = {p: Where()(window.last, gradient, gradients[p]) for p, gradient in final.items()}
+        return Updates(inputs, {**values, **sums, **window.counted()}, self._reported(shown))
+
+    def of_pending(self, parameters: Sequence[Variable]) -> Updates:
+        """The update of the mean of those gradients that wait for more of them."""
+        window, drained = Accumulation(self.accumulate), dict[Variable, Value]()
+        inputs, values, _ = self._clipped_updates({p: window.drained(p, drained) for p in parameters})
+        return Updates(inputs, {**values, **drained})
+
+    def _clipped_updates(
+        self, gradients: Mapping[Variable, Value]
+    ) -> tuple[tuple[Input, ...], dict[Variable, Value], dict[Variable, Value]]:
+        """Inputs and values of the updates of all groups, and the gradients as clipping leaves them."""
+        dtype = widest(gradients)
+        bounds = {name: Input(dtype[()], HYPER + name) for name, bound in self.bounds.items() if bound is not None}
         final = clipped(gradients, bounds.get(CLIP_VALUE), bounds.get(CLIP_NORM), dtype)
         inputs: list[Input] = list(bounds.values())
         values: dict[Variable, Value] = {}
@@ -219,12 +237,7 @@ class GroupedUpdates:
             updates = self._updates(group, final)
             inputs += updates.inputs
             values.update(updates.values)
-        self.reached = tuple(p.name for p in gradients)
-        if window is None:
-            return Updates(tuple(inputs), values, self._reported(final))
-        values = {variable: window.at_last(variable, value) for variable, value in values.items()}
-        shown = {p: Where()(window.last, gradient, gradients[p]) for p, gradient in final.items()}
-        return Updates(tuple(inputs), {**values, **sums, **window.counted()}, self._reported(shown))
+        return tuple(inputs), values, final
 
     def _reported(self, gradients: Mapping[Variable, Value]) -> dict[str, Value]:
         """Gradients as outputs of the step, where they are wanted."""

@@ -32,6 +32,7 @@ from glowtrain.torch.dtypes import OURS
 from glowtrain.torch.memory import array_of, check_device, is_plain
 from glowtrain.torch.module import original_of
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
+from glowtrain.torch.pending_update import PendingUpdate
 from glowtrain.torch.progress import spinner
 from glowtrain.torch.recompilations import Recompilations, named_leaves
 from glowtrain.torch.step_for_shape import StepForShape
@@ -131,6 +132,7 @@ class CompiledStep:
         self._compiled: BoundedCache[StepForShape] = BoundedCache(SPECIALISATIONS)
         self._states: BoundedCache[tuple[int, PythonReads]] = BoundedCache(SPECIALISATIONS)
         """Numbers of what Python code was seen to read, with the values, whose identities must not be used again."""
+        self._pending_update: PendingUpdate | None = None
         self._state_numbers = count()
         self._state = self._number_of_state()
         self.recompilations.forget()
@@ -150,6 +152,18 @@ class CompiledStep:
         """How many calls have gradients that wait for the next update, with ``accumulate=``; 0 just after one."""
         with self._turn:
             return int(self.state.read(MICRO)) if MICRO in self.state else 0
+
+    def flush(self) -> int:
+        """Make the update of the calls that wait, if any do, of the mean of their gradients: behind an epoch whose
+        batches are no multiple of ``accumulate``. How many calls these were."""
+        with self._turn:
+            if pending := self.pending:
+                if not self.watch.unchanged:
+                    self._recompile_as(self.watch.reason)
+                if self._pending_update is None or not self._pending_update.updates.is_intact:
+                    self._pending_update = PendingUpdate(self, self._reached)
+                self._pending_update.run()
+            return pending
 
     @property
     def modules(self) -> dict[str, torch.nn.Module]:
@@ -195,7 +209,7 @@ class CompiledStep:
                 f"with accumulate={self.spec.accumulate} all calls of one update must have gradients for the same "
                 f"parameters, and only some have for {names}: {plural(self.pending, 'call')} wait for the others"
             )
-        self._reached = reached
+        self._reached, self._pending_update = reached, None
 
     def _for(self, batch: Sequence[Any]) -> tuple[StepForShape, Sequence[Any]]:
         """The step for batches like this one, and the batch's tensors and numbers."""

@@ -39,7 +39,8 @@ class StepSpec(Resources):
     accumulate: int = setting(
         1,
         "How many calls make one update, of the mean of their gradients.",
-        "What (loss / N).backward() in N calls and then optimizer.step() do. pending says how many calls wait.",
+        "What (loss / N).backward() in N calls and then optimizer.step() do. pending says how many calls wait, flush() "
+        "makes their update.",
     )
     gradients: bool = setting(
         False,

@@ -46,6 +46,30 @@ def test_updates_are_those_of_the_idiom(name: str) -> None:
     assert step.pending == 2
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_waits_at_the_end_makes_an_update_of_its_mean(name: str) -> None:
+    module, optimizer, other, theirs = twins(net(), OPTIMIZERS[name])
+    step = gtt.compile_step(module, cross_entropy, optimizer, accumulate=3, clip_norm=0.3)
+    batches = data(9)
+    assert step.flush() == 0
+    for batch in batches[:5]:
+        step(*batch)
+    accumulating(other, theirs, batches[:3], 3, clip=0.3)
+    for group in (*optimizer.param_groups, *theirs.param_groups):
+        group["lr"] = group["lr"] * 0.5
+    before = [parameter.clone() for parameter in other.parameters()]
+    accumulating(other, theirs, batches[3:5], 2, clip=0.3)
+    assert (step.flush(), step.pending, step.flush()) == (2, 0, 0)
+    for batch in batches[5:]:
+        step(*batch)
+    accumulating(other, theirs, batches[5:8], 3, clip=0.3)
+    accumulating(other, theirs, batches[8:], 1, clip=0.3)
+    assert step.flush() == 1
+    assert not all(map(torch.equal, before, other.parameters()))
+    assert differences(module.state_dict(), other.state_dict()) < 2e-4
+    assert differences(state_of(optimizer), state_of(theirs)) < 2e-3
+
+
 def test_nothing_but_statistics_changes_between_updates() -> None:
     module = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, momentum=0.5))
     optimizer = torch.optim.AdamW(module.parameters(), 0.1)
@@ -85,6 +109,10 @@ def test_sums_wait_across_shapes_and_recompilations(between: Callable[..., None]
     for batch in batches:
         step(*batch)
         between(module, step)
+    step(*batches[0])
+    between(module, step)
+    assert step.flush() == 1
+    accumulating(other, theirs, batches[:1], 1)
     assert differences(module.state_dict(), other.state_dict()) < 1e-5
 
 
