@@ -60,10 +60,10 @@ def test_budgets_of_memory_change_no_bit(model: Any) -> None:
 
 @pytest.mark.parametrize("settings", [{"residuals": "bf16"}, {"micro_batches": 2}], ids=str)
 def test_it_goes_together_with(settings: dict[str, Any]) -> None:
-    """With what saves memory: as good as the same is computed."""
-    usual, both = trained(rows, precision="bf16"), trained(rows, precision="bf16", **settings)
-    for name, array in usual[2].parameters().items():
-        assert np.allclose(array, both[2].parameters()[name], atol=4 * UNIT * np.max(np.abs(array)))
+    """With what saves memory: gradients are as near as rounding lets them be."""
+    one, other = (gradients_of(images, precision="bf16", **more) for more in ({}, settings))
+    off = np.sqrt(sum(np.sum((one[name] - other[name]) ** 2) for name in one))
+    assert off < 8 * UNIT * np.sqrt(sum(np.sum(array**2) for array in one.values()))
 
 
 def test_the_interpreter_rounds_as_well() -> None:
