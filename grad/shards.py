@@ -20,6 +20,7 @@ from glowtrain.grad.parts import WHOLE, Parts
 from glowtrain.grad.training import LOSS, Optimize, guarded
 from glowtrain.graph import Graph, Input, Value, Variable, rebuild
 from glowtrain.ops.reduce.reduction import accumulator, as_dtype
+from glowtrain.types import TensorType
 
 WEIGHT, COUNTER = "shard.weight", "shard.counter."
 """Inputs of a shard: its part of the batch's examples, and the model's counters as the shards before it leave them."""
@@ -40,6 +41,11 @@ class ShardedStep:
     def parameters(self) -> tuple[Variable, ...]:
         """What is trained."""
         return tuple(self.split.gradients)
+
+    @property
+    def gradients(self) -> dict[str, TensorType]:
+        """The types of a shard's gradients, by their outputs' names."""
+        return {GRADIENT + p.name: p.type.with_dtype(accumulator(p.dtype)) for p in self.parameters}
 
     @cached_property
     def shard(self) -> Graph:
@@ -63,17 +69,42 @@ class ShardedStep:
 
     def update(self, shards: int) -> Graph:
         """New values of all variables from the sums over so many shards, and from what each contributed."""
-        gradients = {p: Input(p.type.with_dtype(accumulator(p.dtype)), GRADIENT + p.name) for p in self.parameters}
+        made = self.values(shards)
+        return self.finished(made.inputs, {}, self.trained.updates(made.fresh), "update")
+
+    def values(self, shards: int) -> NewValues:
+        """What the update is made of, over inputs of its own."""
+        gradients = {p: Input(self.gradients[GRADIENT + p.name], GRADIENT + p.name) for p in self.parameters}
         loss = Input(self.split.measured[LOSS].type, LOSS)
         given = [
             {name: Input(value.type, f"{name}.{number}") for name, value in self.split.contributed.items()}
             for number in range(shards)
         ]
         optimizer = self.optimize(gradients)
-        fresh = {**self.split.state_after(given), **optimizer.values}
-        inputs = (loss, *gradients.values(), *(each for own in given for each in own.values()), *optimizer.inputs)
-        updates = self.trained.updates(guarded(fresh, loss))
-        return self.trained.read_from_whole(Graph(inputs, {}, updates, f"{self.split.name}.update"))
+        fresh = guarded({**self.split.state_after(given), **optimizer.values}, loss)
+        others = (loss, *(each for own in given for each in own.values()), *optimizer.inputs)
+        return NewValues(gradients, others, fresh)
+
+    def finished(
+        self, inputs: Sequence[Input], outputs: dict[str, Value], updates: dict[Variable, Value], name: str
+    ) -> Graph:
+        """A graph whose parts of parameters are read from the whole ones."""
+        return self.trained.read_from_whole(Graph(tuple(inputs), outputs, updates, f"{self.split.name}.{name}"))
+
+
+@dataclass(frozen=True)
+class NewValues:
+    """``fresh`` values of the model's state, of what is trained, and of what the optimizer keeps, over inputs:
+    ``gradients`` and ``others``."""
+
+    gradients: Mapping[Variable, Input]
+    others: tuple[Input, ...]
+    fresh: Mapping[Variable, Value]
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """All inputs."""
+        return *self.gradients.values(), *self.others
 
 
 def sharded_step(

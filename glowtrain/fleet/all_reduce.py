@@ -40,9 +40,23 @@ class Bucket:
 
     def unpack(self, flat: Array) -> Arrays:
         """The arrays as they lie in such memory."""
-        return {name: flat[place].reshape(self.types[name].shape) for name, place in self._places()}
+        return {name: flat[place].reshape(self.types[name].shape) for name, place in self.places()}
 
-    def _places(self) -> Iterator[tuple[str, slice]]:
+    def owned(self, ranks: int) -> int:
+        """Elements that each of so many ranks owns."""
+        return -(-self.size // ranks)
+
+    def pieces(self, rank: int, ranks: int) -> Iterator[tuple[str, slice, slice]]:
+        """Which elements of which arrays a rank owns, and where they are in its slice."""
+        first = rank * self.owned(ranks)
+        behind = first + self.owned(ranks)
+        for name, place in self.places():
+            begin, end = max(place.start, first), min(place.stop, behind)
+            if begin < end:
+                yield name, slice(begin - place.start, end - place.start), slice(begin - first, end - first)
+
+    def places(self) -> Iterator[tuple[str, slice]]:
+        """Where each array lies."""
         begin = 0
         for name, type_ in self.types.items():
             yield name, slice(begin, begin + type_.size)
@@ -63,36 +77,48 @@ def buckets_of(types: Mapping[str, TensorType], limit: int) -> list[Bucket]:
 
 
 class BucketReduction(Pending):
-    """The sum of one bucket's arrays, from partial sums on all ranks; its memory is kept from step to step."""
+    """The sum of one bucket's arrays, from partial sums on all ranks; its memory is kept from step to step. Unless it
+    ``gathers``, each rank has the sums of its own slice alone."""
 
-    def __init__(self, bucket: Bucket, share: Share, ranks: Communicator, tag: int) -> None:
+    def __init__(self, bucket: Bucket, share: Share, ranks: Communicator, tag: int, *, gathers: bool) -> None:
         self.bucket, self.share, self.ranks, self.tag = bucket, share, ranks, tag
-        self.slice = -(-bucket.size // share.ranks)
+        self.gathers = gathers
+        self.slice = bucket.owned(share.ranks)
         self._total = self.empty()
         self._local: Sequence[Array] = ()
         self._theirs: dict[TreeNode, Array] = {}
         self._nodes: list[list[TreeNode]] = []
         self._pending: list[Pending] = []
-        self._gathering = False
+        self._added = False
 
     def begin(self, partial: Sequence[Array], examples: int) -> None:
         """Send the partial sums of this rank's nodes of a batch, in the nodes' order; they are not to be touched before
         all is done."""
         self._nodes = [self.share.nodes(rank, examples) for rank in range(self.share.ranks)]
         self._local = partial
-        self._gathering = False
+        self._added = False
         self._pending = [self._slices(number) for number in range(max(map(len, self._nodes)))]
 
     def missing(self) -> list[int]:
         """The ranks that are waited for; where all slices are there they are added, and sums are gathered."""
         found = _missing(self._pending)
-        if found or self._gathering:
+        if found or self._added:
             return found
         self._add()
-        parts = list(self._total)
-        self._pending = [self.ranks.exchange([parts[self.share.rank]] * len(parts), parts, self.tag + 1)]
-        self._gathering = True
+        self._added = True
+        self._pending = [self.gather()] if self.gathers else []
         return _missing(self._pending)
+
+    def gather(self) -> Pending:
+        """Give this rank's slice to all, and get theirs."""
+        parts = list(self._total)
+        return self.ranks.exchange([parts[self.share.rank]] * len(parts), parts, self.tag + 1)
+
+    @property
+    def own(self) -> Arrays:
+        """This rank's elements of arrays, by name."""
+        mine: Array = self._total[self.share.rank]
+        return {name: mine[place] for name, _, place in self.bucket.pieces(self.share.rank, self.share.ranks)}
 
     @property
     def sums(self) -> Arrays:
@@ -141,12 +167,17 @@ class Gradients:
 
 
 class AllReduce:
-    """The sums of all buckets of a step. Memory of gradients is used again from step to step."""
+    """The sums of all buckets of a step, on all ranks where it ``gathers``, else of each rank's slices. Memory of
+    gradients is used again from step to step."""
 
-    def __init__(self, types: Mapping[str, TensorType], limit: int, share: Share, ranks: Communicator) -> None:
-        self.ranks = share.ranks
-        found = buckets_of(types, limit)
-        self._buckets = [BucketReduction(bucket, share, ranks, FIRST + 2 * n) for n, bucket in enumerate(found)]
+    def __init__(
+        self, types: Mapping[str, TensorType], limit: int, share: Share, ranks: Communicator, *, gathers: bool = True
+    ) -> None:
+        self.ranks, self.gathers = share.ranks, gathers
+        self._buckets = [
+            BucketReduction(bucket, share, ranks, FIRST + 2 * number, gathers=gathers)
+            for number, bucket in enumerate(buckets_of(types, limit))
+        ]
         self._free: list[Gradients] = []
         self._sent: list[Gradients] = []
 
@@ -182,6 +213,17 @@ class AllReduce:
         if self.ranks == 1:
             return self._sent[0].arrays
         return {name: array for bucket in self._buckets for name, array in bucket.sums.items()}
+
+    @property
+    def own(self) -> Arrays:
+        """This rank's elements of the sums: those of its slices."""
+        return {name: array for bucket in self._buckets for name, array in bucket.own.items()}
+
+    def replace(self, arrays: Mapping[str, Array]) -> Pending:
+        """Put others in the place of :attr:`own`; when that was waited for, those of all ranks are :attr:`sums`."""
+        for name, array in self.own.items():
+            array[...] = arrays[name]
+        return All([bucket.gather() for bucket in self._buckets])
 
 
 class All(Pending):

@@ -129,9 +129,9 @@ class Communicator(ABC):
         return [part.tobytes() for part in parts]
 
 
-GATHER, FAILED, NOTES, FIRST = 1, 2, 3, 8
-"""Tags of messages: of values gathered, of failures, of what is small in a step, and the first of those that a step's
-sums have."""
+GATHER, FAILED, NOTES, SLICES, FIRST = 1, 2, 3, 4, 8
+"""Tags of messages: of values gathered, of failures, of what is small in a step, of slices of variables, and the first
+of those that a step's sums have."""
 
 
 class SingleProcess(Communicator):

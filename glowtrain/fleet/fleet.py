@@ -11,13 +11,16 @@ from glowtrain.backends.state import State
 from glowtrain.errors import FleetError
 from glowtrain.fleet.communicator import Communicator
 from glowtrain.fleet.shards import Share
+from glowtrain.fleet.slices import SlicedState, slices_of
 from glowtrain.fleet.spec import FleetSpec
 from glowtrain.fleet.step import FleetStep
 from glowtrain.fleet.world import mpi_ranks
 from glowtrain.grad.shards import ShardedStep
+from glowtrain.grad.slices import SlicedUpdate
 from glowtrain.graph import Graph, Template
 from glowtrain.presentation.messages import listed
 from glowtrain.stages import Options
+from glowtrain.types import Array, LazyArray
 
 
 @dataclass
@@ -35,11 +38,24 @@ class Fleet:
         """Whether this is rank 0, which writes files and reports."""
         return self.ranks.rank == 0
 
+    def sliced(self, step: ShardedStep) -> SlicedUpdate | None:
+        """The update in slices, where it is to be. Raises :class:`InputError` for an optimizer that has none."""
+        sliced = SlicedUpdate(step) if self.spec.sharded_optimizer else None
+        return None if self.ranks.size == 1 else sliced
+
+    def state(self, initial: Mapping[str, Array | LazyArray], sliced: SlicedUpdate | None) -> State:
+        """This rank's variables."""
+        if sliced is None:
+            return State(initial)
+        slices = slices_of(sliced.step.gradients, self.spec.limit, self.ranks.size)
+        return SlicedState(initial, sliced.slots, slices, self.ranks)
+
     def function(
-        self, shard: Graph | Template, step: ShardedStep, backend: Backend, state: State, options: Options
-    ) -> FleetStep:
+        self, shard: Graph | Template, step: ShardedStep, backend: Backend, state: State, options: Options,
+        sliced: SlicedUpdate | None,
+    ) -> FleetStep:  # fmt: skip
         """A training step of all ranks."""
-        return FleetStep(shard, step, backend, state, options, self.share, self.ranks, self.spec.limit)
+        return FleetStep(shard, step, backend, state, options, self.share, self.ranks, self.spec.limit, sliced)
 
     def check_same(self, facts: Mapping[str, str]) -> None:
         """Raise :class:`FleetError`, on all ranks, which names what is not the same on all of them."""

@@ -44,6 +44,14 @@ class FleetSpec:
         type=str,
         panel=FLEET,
     )
+    sharded_optimizer: bool = setting(
+        False,
+        "Keep a part of the optimizer's state on each rank, which updates that part of the parameters.",
+        "Results are the same to the bit. A checkpoint has all of it; trainer.gather() on all ranks brings it to rank "
+        "0. The optimizer must work element by element.",
+        flag="--fleet-sharded-optimizer",
+        panel=FLEET,
+    )
 
     def __post_init__(self) -> None:
         if self.shards < 1 or self.shards != int(self.shards):

@@ -16,8 +16,10 @@ from glowtrain.fleet.all_reduce import All, AllReduce, Arrays, Gradients
 from glowtrain.fleet.communicator import Communicator
 from glowtrain.fleet.notes import Notes
 from glowtrain.fleet.shards import Share, TreeNode, fold
+from glowtrain.fleet.slices import SlicedState, slices_of
 from glowtrain.grad.data_parallel import GRADIENT, STATE
 from glowtrain.grad.shards import COUNTER, WEIGHT, ShardedStep
+from glowtrain.grad.slices import FRESH, SlicedUpdate
 from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph, Template
 from glowtrain.stages import Options
@@ -27,21 +29,24 @@ class FleetStep:
     """A trainer's step over whole batches, or over this rank's rows of them.
 
     ``shard`` is the graph of one shard for any binding, ``step`` has all others; ``bucket``: bytes that travel at once.
+    With ``sliced`` each rank updates slices of the parameters, over a :class:`SlicedState`, and gets the others'.
     """
 
     def __init__(
         self, shard: Graph | Template, step: ShardedStep, backend: Backend, state: State, options: Options,
-        share: Share, ranks: Communicator, bucket: int,
+        share: Share, ranks: Communicator, bucket: int, sliced: SlicedUpdate | None = None,
     ) -> None:  # fmt: skip
         self.backend, self.state, self.options = backend, state, options
         self.step, self.share, self.ranks = step, share, ranks
         self.shard = Function(shard, backend, state, options)
         self._counters = self._of(step.counters(share.shards)) if step.split.counters else None
         self._updates: dict[int, Function] = {}
-        types = step.shard.output_types
-        gradients = {name: type_ for name, type_ in types.items() if name.startswith(GRADIENT)}
-        self.sums = AllReduce(gradients, bucket, share, ranks)
-        self._small = {name: type_ for name, type_ in types.items() if name not in gradients}
+        self.sliced = sliced
+        self._slices = slices_of(step.gradients, bucket, share.ranks)[share.rank]
+        gathers = sliced is None or sliced.needs_whole_gradients
+        self.sums = AllReduce(step.gradients, bucket, share, ranks, gathers=gathers)
+        self._adopt = None if sliced is None else self._of(sliced.adoption())
+        self._small = {name: type_ for name, type_ in step.shard.output_types.items() if name not in step.gradients}
         self.notes = Notes(self._small, share, ranks)
         self.request = 0
         """A signal that this rank was sent; after each step that of any rank."""
@@ -74,14 +79,19 @@ class FleetStep:
         self.request = max(requests)
         if wrong := [rank for rank, each in enumerate(theirs) if each != theirs[0]]:
             raise FleetError(f"rank {wrong[0]} has other hyperparameters than rank 0: change them on all ranks or none")
-        return self.updated(inputs, self.sums.sums, self.notes.shards)
+        return self.updated(inputs, self.sums.sums if self.sums.gathers else self.sums.own, self.notes.shards)
 
     def updated(self, inputs: Mapping[str, Any], sums: Arrays, shards: Sequence[Arrays]) -> Arrays:
         """Update with the sums of gradients and what all shards have; the loss and metrics."""
         self.losses = [float(own[LOSS]) for own in shards]
         means = self._means(shards)
         state = {f"{name}.{n}": a for n, own in enumerate(shards) for name, a in own.items() if name.startswith(STATE)}
-        self._update(len(shards))({**self._known(inputs), **sums, **state, LOSS: means[LOSS]})
+        fresh = self._update(len(shards))({**self._known(inputs), **sums, **state, LOSS: means[LOSS]})
+        if self._adopt is not None:
+            self.ranks.wait(self.sums.replace({_renamed(name, FRESH, GRADIENT): a for name, a in fresh.items()}))
+            self._adopt({_renamed(name, GRADIENT, FRESH): array for name, array in self.sums.sums.items()})
+        if isinstance(self.state, SlicedState):
+            self.state.forget()
         return means
 
     def write(self, inputs: Mapping[str, Any], memory: Gradients) -> Arrays:
@@ -172,7 +182,8 @@ class FleetStep:
     def _update(self, shards: int) -> Function:
         """The update from so many shards."""
         if shards not in self._updates:
-            self._updates[shards] = self._of(self.step.update(shards))
+            sliced, step = self.sliced, self.step
+            self._updates[shards] = self._of(sliced.graph(shards, self._slices) if sliced else step.update(shards))
         return self._updates[shards]
 
     def _of(self, graph: Graph) -> Function:
@@ -191,3 +202,8 @@ class FleetStep:
         """What the update takes of a call's inputs: hyperparameters."""
         names = {value.name for value in self.step.inputs}
         return {name: array for name, array in inputs.items() if name not in names}
+
+
+def _renamed(name: str, before: str, after: str) -> str:
+    """A name that begins otherwise."""
+    return after + name.removeprefix(before)

@@ -35,12 +35,13 @@ class ModelEvaluator:
     fleet: TrainerFleet | None = None
     """Its place among the processes that train it together, if it is in a fleet."""
 
-    def __init__(self, graphs: TrainerGraphs, backend: str | Backend, step: Graph | None = None) -> None:
-        """``step``: the training step of the example, whose variables are part of the state."""
+    def __init__(
+        self, graphs: TrainerGraphs, backend: str | Backend, step: Graph | None = None, state: State | None = None
+    ) -> None:
+        """``step``: the training step of the example, whose variables the ``state`` has, too."""
         self.graphs, self.backend, self.loss = graphs, backend, graphs.loss
         self.signature = BatchSignature(graphs, graphs.inference_example if step is None else step)
-        others = {} if step is None else step.initial_values
-        self.state = State({**others, **graphs.inference_example.initial_values})
+        self.state = State(graphs.inference_example.initial_values) if state is None else state
 
     def evaluate(
         self, examples: Data, *others: Any, batch_size: int | None = None, drop_last: bool = False,

@@ -17,6 +17,7 @@ from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
 from glowtrain.errors import FleetError, InputError
 from glowtrain.fleet.digest import digest
+from glowtrain.fleet.slices import SlicedState
 from glowtrain.fleet.spec import FleetSpec
 from glowtrain.grad.training import LOSS
 from glowtrain.metrics.measures import Gatherer
@@ -30,7 +31,7 @@ from glowtrain.trainer.settings import TrainingSettings
 from glowtrain.trainer.sources.cut import ArraySource
 from glowtrain.trainer.sources.results import Evaluate, Mass, Measured, counted, results
 from glowtrain.trainer.sources.source import BatchRow, BatchSource
-from glowtrain.types import Array
+from glowtrain.types import Array, LazyArray
 from glowtrain.version import __version__
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ class TrainerFleet:
     Raises :class:`InputError` for a model whose batch is fixed and for ``micro_batches``.
     """
 
-    def __init__(self, fleet: Fleet, graphs: TrainerGraphs, backend: Backend, state: State, options: Options) -> None:
+    def __init__(
+        self, fleet: Fleet, graphs: TrainerGraphs, backend: Backend, initial: Mapping[str, Array | LazyArray],
+        options: Options,
+    ) -> None:  # fmt: skip
         if graphs.spec.micro_batches != 1:
             raise InputError("fleet: shards are parts of a batch already: leave out micro_batches= (--micro-batches)")
         batch_symbol(graphs.model.name, graphs.all_specs, "in a fleet")
@@ -68,7 +72,11 @@ class TrainerFleet:
         self.agreed = False
         """Whether all ranks have been compared since the trainer was made."""
         self.fleet = fleet
-        self.step = self.fleet.function(graphs.shard(), graphs.sharded_step(graphs.example), backend, state, options)
+        step = graphs.sharded_step(graphs.example)
+        sliced = fleet.sliced(step)
+        self.state = fleet.state(initial, sliced)
+        """The trainer's variables, as this rank has them."""
+        self.step = fleet.function(graphs.shard(), step, backend, self.state, options, sliced)
 
     @property
     def first(self) -> bool:
@@ -97,6 +105,16 @@ class TrainerFleet:
             ranks.failed(f"rank {ranks.rank} on {host} has failed, {doing}: {str(error) or type(error).__name__}")
             raise
 
+    def gather(self) -> None:
+        """Bring what is in slices to rank 0; all ranks call it."""
+        if isinstance(self.state, SlicedState):
+            self.state.gather()
+
+    @property
+    def common(self) -> dict[str, Array]:
+        """Copies of the variables that each rank has all of."""
+        return self.state.common if isinstance(self.state, SlicedState) else dict(_all(self.state))
+
     def rows(self, size: int) -> slice:
         """This rank's rows of a batch."""
         return self.fleet.share.rows(size, self.fleet.share.local)
@@ -112,6 +130,7 @@ class TrainerFleet:
         given = {each.name: getattr(spec, each.name) for each in fields(TrainingSettings) if each.name not in OWN}
         entries = self.graphs.measures.entries(self.graphs.inference_example, training=True, validation=True)
         given |= {"metrics": sorted(entries), "shards": fleet.shards, "bucket": fleet.limit}
+        given["sharded_optimizer"] = fleet.sharded_optimizer
         given["glowtrain's version"] = __version__
         return {name: str(value) for name, value in given.items()}
 
@@ -183,6 +202,10 @@ class TrainerFleet:
         template = self.graphs.template
         assert template is not None
         return template.bind(template.dims_for({name: arrays[name].shape for name in template.inputs}))
+
+
+def _all(state: State) -> Iterator[tuple[str, Array]]:
+    return ((name, state.read(name)) for name in state.names)
 
 
 def _in_turns(lists: Sequence[Sequence[T]]) -> list[T]:

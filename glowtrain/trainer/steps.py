@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from glowtrain.backends.base import Batches
 from glowtrain.backends.discovery import backend_of
+from glowtrain.backends.state import State
 from glowtrain.compiler import Function, Specialisation
 from glowtrain.compiler.service import options_for
 from glowtrain.datasets.stored import ExampleArray, StoredArray
@@ -82,7 +83,12 @@ class Steps(ModelEvaluator, Displayable):
         self._example_step = graphs.example_step
         _check_room(self._example_step, spec.budget)
         _warn_of(graphs)
-        super().__init__(graphs, spec.backend if threads is None else resolved, self._example_step)
+        self.options = options_for(self._example_step, spec, resolved.facts)
+        """How a step is compiled."""
+        initial = {**self._example_step.initial_values, **graphs.inference_example.initial_values}
+        self.fleet = None if fleet is None else TrainerFleet(fleet, graphs, resolved, initial, self.options)
+        state = self.fleet.state if self.fleet else State(initial)
+        super().__init__(graphs, spec.backend if threads is None else resolved, self._example_step, state)
         self.optimizer = graphs.optimizer
         self.history = History()
         self.position = Position()
@@ -94,11 +100,7 @@ class Steps(ModelEvaluator, Displayable):
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
         self.hyper = Hyper(self.optimizer, self._example_step)
-        self.options = options_for(self._example_step, spec, resolved.facts)
-        """How a step is compiled."""
-        parts = self.graphs, resolved, self.state, self.options
-        self.fleet = None if fleet is None else TrainerFleet(fleet, *parts)
-        self._step = self.fleet.step if self.fleet else StepFunction(*parts)
+        self._step = self.fleet.step if self.fleet else StepFunction(graphs, resolved, state, self.options)
         self._began = self.optimizer.hyper()
         self._best: dict[str, Array] = {}
         self._binding: Binding | None = None
@@ -271,6 +273,13 @@ class Steps(ModelEvaluator, Displayable):
         """Copies of the whole state by name: parameters, optimizer's slots, counters, running statistics."""
         return {name: self.state.read(name) for name in self.state.names}
 
+    def gather(self) -> None:
+        """In a fleet with ``sharded_optimizer``, bring the optimizer's state to rank 0, where it can be read and saved
+        until the next update. All ranks call it; ``fit`` does so after each epoch and at its end."""
+        if self.fleet is not None:
+            with self.fleet.run("gathering the optimizer's state"):
+                self.fleet.gather()
+
     def set_variables(self, values: Mapping[str, Any]) -> None:
         """Set some of :meth:`variables` by name: parameters of another model, say. The others stay.
 
@@ -304,7 +313,8 @@ class Steps(ModelEvaluator, Displayable):
 
     def model(self) -> Graph:
         """The model in inference form with the present parameters as initial values, under their names."""
-        return with_values(inference(self._bound()), self.variables())
+        graph = inference(self._bound())
+        return with_values(graph, {name: self.state.read(name) for name in graph.initial_values})
 
     @property
     def graph(self) -> Graph:
@@ -343,10 +353,17 @@ class Steps(ModelEvaluator, Displayable):
         Raises :class:`CheckpointError` if the file is broken or is of another model, loss, optimizer or seed; the
         trainer is then unchanged.
         """
-        found = self._on_first(lambda: checkpoints.read(Path(path)))
-        checkpoints.check_belongs(found, self._checkpoint(), Path(path))
+        if self.fleet is not None:
+            self.fleet.gather()
+        found = self._on_first(partial(self._read, Path(path)))
         self.take(resumed(found, self.optimizer, self._binding, Path(path)))
         self.restored = True
+
+    def _read(self, path: Path) -> Checkpoint:
+        """A checkpoint of this run."""
+        found = checkpoints.read(path)
+        checkpoints.check_belongs(found, self._checkpoint(), path)
+        return found
 
     def _on_first(self, make: Callable[[], T]) -> T:
         """What is made, in a fleet by rank 0 for all."""
@@ -376,7 +393,12 @@ class Steps(ModelEvaluator, Displayable):
     @property
     def facts(self) -> dict[str, str]:
         """What must be the same on all ranks of a fleet."""
-        return {**self._fingerprint, "hyperparameters": str(dict(self.hyper)), "variables": digest(self.variables())}
+        return {**self._fingerprint, "hyperparameters": str(dict(self.hyper)), "variables": self.digest}
+
+    @property
+    def digest(self) -> str:
+        """A checksum of the variables that each rank of a fleet has all of."""
+        return digest(self.variables() if self.fleet is None else self.fleet.common)
 
     @cached_property
     def _fingerprint(self) -> dict[str, str]:
@@ -404,7 +426,7 @@ class Steps(ModelEvaluator, Displayable):
         """The error for a batch that gave such a loss and updated nothing: it names the first value that went bad."""
         if self.fleet is not None:
             return NonFiniteError(
-                f"the loss is {loss}: {self.fleet.diagnosis(arrays, self.hyper.inputs, self.variables())}"
+                f"the loss is {loss}: {self.fleet.diagnosis(arrays, self.hyper.inputs, self.fleet.common)}"
             )
         graph = self._step.specialised(arrays).graph
         diagnosis = first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())

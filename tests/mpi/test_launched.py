@@ -62,6 +62,18 @@ def test_launched_ranks_train_the_model_of_one_process(alone, tmp_path, ranks):
     assert not done.stderr
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_optimizers_in_slices_train_that_model_and_write_whole_checkpoints(alone, tmp_path, ranks):
+    """Which go on with another number of ranks, each of which updates the whole."""
+    out, kept = tmp_path / "trained.onnx", tmp_path / "run.safetensors"
+    options = "--fleet", "mpi", "--optimizer", "adam", "--checkpoint", kept
+    done = launched(ranks, *training(out, *options, "--fleet-sharded-optimizer", epochs=1))
+    assert done.returncode == 0, done.stderr
+    done = launched(6 // ranks, *training(out, *options, "--resume"))
+    assert done.returncode == 0, done.stderr
+    assert out.read_bytes() == alone
+
+
 def test_a_command_starts_its_ranks_itself(alone, tmp_path):
     out = tmp_path / "trained.onnx"
     done = subprocess.run(training(out, "--fleet", "local:2"), capture_output=True, text=True, check=False)

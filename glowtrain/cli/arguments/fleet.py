@@ -38,7 +38,7 @@ class FleetOptions:
         spec = FleetSpec(**settings)
         if self.fleet is None:
             if spec != FleetSpec():
-                raise InputError("--shards, --fleet-timeout and --fleet-bucket are for ranks: give --fleet, too")
+                raise InputError("--shards and --fleet-... are for ranks: give --fleet, too")
             return None
         if self.fleet.startswith(LOCAL):
             _launch(self.fleet.removeprefix(LOCAL))

@@ -52,7 +52,7 @@ def plan(
     optimizer: OptimizerOptions,
     settings: Annotated[Given, From(TrainingSettings, but=("metrics", "micro_batches"))],
     fit: Annotated[Given, From(FitSpec, only=("batch_size",))],
-    together: Annotated[Given, From(FleetSpec, but=("timeout",))],
+    together: Annotated[Given, From(FleetSpec, but=("timeout", "sharded_optimizer"))],
     ranks: Ranks = [],  # noqa: B006  (typer copies it)
     network: OverNetwork = "10gbe",
     runs: Runs = RUNS,

@@ -60,6 +60,9 @@ class Fit:
         self.validation = self._validation(examples, validation)
         if self.fleet is not None:
             self._check_fleet(self.fleet)
+        saving = spec.checkpoint is not None, spec.checkpoint_every
+        self.saves, self.every = self.fleet.from_first(lambda: saving) if self.fleet else saving
+        """Whether there is a checkpoint, and after how many batches it is written, too; in a fleet, on rank 0."""
         self.better = self._direction(spec.monitor)
         self.batches = self.source.batches
         self._check_position()
@@ -110,6 +113,8 @@ class Fit:
                 if error.epoch is None:
                     raise
                 raise BatchError(f"{error}; {self._last_good()}", error.batch, error.epoch) from error.__cause__
+        if self.fleet is not None:
+            self.fleet.gather()
         if self.options.restore_best:
             self._take_best()
         if self.options.plot is not None:
@@ -208,11 +213,11 @@ class Fit:
         """How many batches to run in the next call at most: up to where something else is to be done."""
         if self.callbacks.of_batches or self.fleet:
             return 1
-        batch, every = self.position.batch, self.options.checkpoint_every
+        batch, every = self.position.batch, self.every
         return self.pace.batches if every is None else min(self.pace.batches, every - batch % every)
 
     def _between_batches(self) -> None:
-        every = self.options.checkpoint_every
+        every = self.every
         if every is not None and self.position.batch % every == 0 and self.position.batch != self.batches:
             self._checkpoint()
         if self.fleet is None:
@@ -253,6 +258,8 @@ class Fit:
         self.trainer.position = Position(self.position.epoch + 1, source=self.position.source)
         if self.options.restore_best and self._epochs_without_progress == 0:
             self.trainer.keep_best()
+        if self.fleet is not None:
+            self.fleet.gather()  # for callbacks that save
         self._call("on_epoch_end", record["loss"], batch=batches, record=record)  # the checkpoint has what they change
         self.log.add(record)
         self._checkpoint()
@@ -284,6 +291,8 @@ class Fit:
         return direction
 
     def _checkpoint(self) -> None:
+        if self.saves and self.fleet is not None:
+            self.fleet.gather()
         if self.checkpoint is not None:
             self._check_finite()
             self.trainer.save(self.checkpoint)
@@ -311,7 +320,7 @@ class Fit:
         if self.fleet is not None and event != "on_train_end":
             self.stopped = self.fleet.any_of(self.stopped)
         if self.fleet is not None and event == "on_epoch_end":
-            self.fleet.check_same({"variables": digest(self.trainer.variables())})
+            self.fleet.check_same({"variables": self.trainer.digest})
 
     def _stop(self, reason: str) -> None:
         self.stopped = self.stopped or reason
@@ -331,8 +340,9 @@ class Fit:
         where = f"interrupted in epoch {self.position.epoch + 1} after batch {self.position.batch}"
         where += "" if self.batches is None else f" of {self.batches}"
         self.history.stopped = where
-        if self.checkpoint is not None and self.trainer.whole:
+        if self.saves and self.trainer.whole:
             self._checkpoint()
+        if self.checkpoint is not None and self.trainer.whole:
             where += f"; {self.checkpoint} holds everything up to there: resume to go on"
         elif self.checkpoint is not None:
             where += f"; {self.checkpoint} is as it was"
