@@ -257,6 +257,7 @@ def test_ranks_with_other_data_seeds_or_models_are_refused_on_all():
         ("metrics", (["f1"], False)),
         ("train_metrics", (True, False)),
         ("residuals", ("bf16", None)),
+        ("precision", ("bf16", None)),
         ("freeze_statistics", (True, False)),
     ],
 )
