@@ -48,6 +48,8 @@ class Communicator(ABC):
         """What this rank is at, for a person to be told."""
         self.run = 0
         """Which of the runs that all ranks begin together this is: failures of earlier ones are past."""
+        self.waited = 0
+        """Nanoseconds of all waits."""
         self._hosts: list[tuple[str, list[int]]] = []
         self._lost: list[Pending] = []
         """What a wait that was broken off left under way. MPI still writes into its arrays."""
@@ -92,6 +94,7 @@ class Communicator(ABC):
         """Wait for messages. Raises what :meth:`check` does."""
         self._lost.append(pending)
         began, turns = time.monotonic(), 0
+        start = time.perf_counter_ns()
         while missing := pending.missing():
             turns += 1
             if turns % 64 == 0:
@@ -100,6 +103,7 @@ class Communicator(ABC):
                 if waited > self.timeout:
                     self.abort(_late(self, missing, waited))
                 time.sleep(0 if waited < 0.002 else 0.0001)
+        self.waited += time.perf_counter_ns() - start
         self._lost.remove(pending)
 
     def gathered(self, value: Any) -> list[Any]:

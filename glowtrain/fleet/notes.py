@@ -11,19 +11,19 @@ from glowtrain.fleet.shards import Share
 from glowtrain.types import Array, TensorType
 
 Arrays = dict[str, Array]
-HEADER = 16
+HEADER = 24
 """Bytes of the numbers."""
 
 
 class Notes:
-    """Arrays of the same types of each shard, beside two numbers that each rank has."""
+    """Arrays of the same types of each shard, beside three numbers that each rank has."""
 
     def __init__(self, types: Mapping[str, TensorType], share: Share, ranks: Communicator) -> None:
         self.share, self.ranks = share, ranks
         self._layout = np.dtype([(name, type_.dtype.numpy, type_.shape) for name, type_ in types.items()])
         self._received: list[Array] = []
 
-    def begin(self, local: Mapping[int, Mapping[str, Array]], examples: int, numbers: tuple[int, int]) -> Pending:
+    def begin(self, local: Mapping[int, Mapping[str, Array]], examples: int, numbers: tuple[int, int, int]) -> Pending:
         """Send what this rank's shards of a batch have, and its numbers."""
         ranks = range(self.share.ranks)
         records = [np.empty(len(self.share.present(examples, self.share.of(rank))), self._layout) for rank in ranks]

@@ -17,6 +17,7 @@ from glowtrain.fleet.communicator import Communicator
 from glowtrain.fleet.notes import Notes
 from glowtrain.fleet.shards import Share, TreeNode, fold
 from glowtrain.fleet.slices import SlicedState, slices_of
+from glowtrain.fleet.times import StepTimes
 from glowtrain.grad.data_parallel import GRADIENT, STATE
 from glowtrain.grad.shards import COUNTER, WEIGHT, ShardedStep
 from glowtrain.grad.slices import FRESH, SlicedUpdate
@@ -48,6 +49,7 @@ class FleetStep:
         self._adopt = None if sliced is None else self._of(sliced.adoption())
         self._small = {name: type_ for name, type_ in step.shard.output_types.items() if name not in step.gradients}
         self.notes = Notes(self._small, share, ranks)
+        self.times = StepTimes(ranks)
         self.request = 0
         """A signal that this rank was sent; after each step that of any rank."""
         self.losses: list[float] = []
@@ -74,8 +76,9 @@ class FleetStep:
         partial = [fold(node, shards, self.sums.add) for node in self.share.nodes(self.share.rank, examples)]
         sums = self.sums.begin([each for each in partial if each is not None], examples)
         hyper = zlib.crc32(b"".join(array.tobytes() for array in self._known(inputs).values()))
-        self.ranks.wait(All([sums, self.notes.begin(small, examples, (self.request, hyper))]))
-        requests, theirs = zip(*self.notes.numbers, strict=True)
+        self.ranks.wait(All([sums, self.notes.begin(small, examples, (self.request, hyper, self.times.busy))]))
+        requests, theirs, busy = zip(*self.notes.numbers, strict=True)
+        self.times.exchanged(busy)
         self.request = max(requests)
         if wrong := [rank for rank, each in enumerate(theirs) if each != theirs[0]]:
             raise FleetError(f"rank {wrong[0]} has other hyperparameters than rank 0: change them on all ranks or none")

@@ -74,12 +74,12 @@ class Display:
         if self.output is not None:
             self.output.show(f"{description}  {state}", self.progress.tasks[0])
 
-    def epoch(self, record: Record, epochs: int) -> None:
-        """One epoch is done."""
+    def epoch(self, record: Record, epochs: int, shares: str = "") -> None:
+        """One epoch is done; ``shares``: where its time went."""
         if not self.visible:
             return
         width = self.console.width if self.console.is_terminal else None
-        self.last = line(record, epochs, width)
+        self.last = line(record, epochs, width, shares)
         if self.output is not None:
             self.output.last, self.last = self.last, ""
         elif self._is_listed(int(record["epoch"]), epochs):
@@ -118,16 +118,21 @@ def _console(stream: TextIO | None, *, notebook: bool) -> console.Console:
     )  # fmt: skip
 
 
-def line(record: Record, epochs: int, width: int | None = None) -> str:
+def line(record: Record, epochs: int, width: int | None = None, shares: str = "") -> str:
     """An epoch in one line: ``epoch  3/10  loss 0.1234  val_loss 0.1500  val_accuracy 0.957  1.2 s  800 examples/s``.
 
-    Where ``width`` columns are not enough for all of it, the speed is left out, then the time.
+    Where ``width`` columns are not enough for all of it, what ``shares`` says of the time, the speed and the time are
+    left out, one after the other.
     """
     digits = len(str(epochs))
     parts = [f"epoch {int(record['epoch']):>{digits}}/{epochs}"]
     shown = (key for key in numbers_of(record) if key == "loss" or key.startswith(("train_", "val_")))
     parts += [f"{key} {record[key]:.4f}" for key in shown]
-    timings = [f"{record['seconds']:.1f} s", f"{record['examples_per_second']:,.0f} examples/s"]
+    timings = [
+        f"{record['seconds']:.1f} s",
+        f"{record['examples_per_second']:,.0f} examples/s",
+        *filter(None, [shares]),
+    ]
     while timings and width is not None and len("  ".join(parts + timings)) > width:
         timings.pop()
     return "  ".join(parts + timings)

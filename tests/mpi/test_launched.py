@@ -59,6 +59,7 @@ def test_launched_ranks_train_the_model_of_one_process(alone, tmp_path, ranks):
     assert done.returncode == 0, done.stderr
     assert out.read_bytes() == alone
     assert done.stdout.count("epoch 1/2") == 1
+    assert done.stdout.count(" %, waiting ") == 2
     assert not done.stderr
 
 

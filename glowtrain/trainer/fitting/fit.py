@@ -143,6 +143,8 @@ class Fit:
         """The rest of the present epoch, and what comes at its end."""
         self.position.batch_size = self.source.batch_size
         began, before = time.perf_counter(), self.position.examples
+        if self.fleet is not None:
+            self.fleet.step.times.restart()
         with self.source.epoch(self.position) as rows:
             compiling = self._batches(rows, display, began)
             if self.stopped and self._in_the_middle():
@@ -183,6 +185,8 @@ class Fit:
             self.trainer.prepare(first.arrays)
             self.prepared.add(first.shapes)
             self.pace.batch_bytes = first.nbytes
+            if self.fleet is not None:
+                self.fleet.step.times.resume()
         return time.perf_counter() - began
 
     def _steps(self, row: BatchRow) -> tuple[int, float]:
@@ -263,7 +267,7 @@ class Fit:
         self._call("on_epoch_end", record["loss"], batch=batches, record=record)  # the checkpoint has what they change
         self.log.add(record)
         self._checkpoint()
-        display.epoch(record, self.target)
+        display.epoch(record, self.target, str(self.fleet.step.times) if self.fleet else "")
 
     def _out_of_patience(self) -> bool:
         patience = self.options.patience
