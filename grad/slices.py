@@ -126,12 +126,12 @@ class _Cutter:
         return _elements(value, self.taken) if value.rank else value
 
 
-def slot_slice(slot: Variable, taken: slice) -> Variable:
+def slot_slice(slot: Variable, span: slice) -> Variable:
     """A variable that is a slice of another one's elements."""
     if any(slot.initial.strides) or not slot.rank:
-        elements: Array = slot.initial.reshape(-1)[taken]
+        elements: Array = slot.initial.reshape(-1)[span]
     else:  # one number in memory stands for all
-        elements = np.broadcast_to(slot.initial[(0,) * slot.rank], (taken.stop - taken.start,))
+        elements = np.broadcast_to(slot.initial[(0,) * slot.rank], (span.stop - span.start,))
     return Variable(slot.name + SLICE, elements, trainable=False)
 
 

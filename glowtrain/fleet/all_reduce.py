@@ -40,7 +40,7 @@ class Bucket:
 
     def unpack(self, flat: Array) -> Arrays:
         """The arrays as they lie in such memory."""
-        return {name: flat[place].reshape(self.types[name].shape) for name, place in self.places()}
+        return {name: flat[place].reshape(self.types[name].shape) for name, place in self.offsets()}
 
     def owned(self, ranks: int) -> int:
         """Elements that each of so many ranks owns."""
@@ -50,12 +50,12 @@ class Bucket:
         """Which elements of which arrays a rank owns, and where they are in its slice."""
         first = rank * self.owned(ranks)
         behind = first + self.owned(ranks)
-        for name, place in self.places():
+        for name, place in self.offsets():
             begin, end = max(place.start, first), min(place.stop, behind)
             if begin < end:
                 yield name, slice(begin - place.start, end - place.start), slice(begin - first, end - first)
 
-    def places(self) -> Iterator[tuple[str, slice]]:
+    def offsets(self) -> Iterator[tuple[str, slice]]:
         """Where each array lies."""
         begin = 0
         for name, type_ in self.types.items():
@@ -115,7 +115,7 @@ class BucketReduction(Pending):
         return self.ranks.exchange([parts[self.share.rank]] * len(parts), parts, self.tag + 1)
 
     @property
-    def own(self) -> Arrays:
+    def local(self) -> Arrays:
         """This rank's elements of arrays, by name."""
         mine: Array = self._total[self.share.rank]
         return {name: mine[place] for name, _, place in self.bucket.pieces(self.share.rank, self.share.ranks)}
@@ -215,13 +215,13 @@ class AllReduce:
         return {name: array for bucket in self._buckets for name, array in bucket.sums.items()}
 
     @property
-    def own(self) -> Arrays:
+    def local(self) -> Arrays:
         """This rank's elements of the sums: those of its slices."""
-        return {name: array for bucket in self._buckets for name, array in bucket.own.items()}
+        return {name: array for bucket in self._buckets for name, array in bucket.local.items()}
 
     def replace(self, arrays: Mapping[str, Array]) -> Pending:
-        """Put others in the place of :attr:`own`; when that was waited for, those of all ranks are :attr:`sums`."""
-        for name, array in self.own.items():
+        """Put others in the place of :attr:`local`; when that was waited for, those of all ranks are :attr:`sums`."""
+        for name, array in self.local.items():
             array[...] = arrays[name]
         return All([bucket.gather() for bucket in self._buckets])
 

@@ -82,7 +82,7 @@ class FleetStep:
         self.request = max(requests)
         if wrong := [rank for rank, each in enumerate(theirs) if each != theirs[0]]:
             raise FleetError(f"rank {wrong[0]} has other hyperparameters than rank 0: change them on all ranks or none")
-        return self.updated(inputs, self.sums.sums if self.sums.gathers else self.sums.own, self.notes.shards)
+        return self.updated(inputs, self.sums.sums if self.sums.gathers else self.sums.local, self.notes.shards)
 
     def updated(self, inputs: Mapping[str, Any], sums: Arrays, shards: Sequence[Arrays]) -> Arrays:
         """Update with the sums of gradients and what all shards have; the loss and metrics."""
