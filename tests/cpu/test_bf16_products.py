@@ -13,13 +13,18 @@ from hypothesis import strategies as st
 from glowtrain.backends.cpu.contraction import Axis, Operand, generate
 from glowtrain.backends.cpu.order.contraction import GROUP
 from glowtrain.backends.target import Target
+from glowtrain.compiler.walk import arrive
+from glowtrain.grad.reverse import pullback
+from glowtrain.graph import Graph, Input
 from glowtrain.memory.precision import LEAST_FACTOR
+from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.program.analysis.flushed import flushed_buffers
 from glowtrain.program.parse import parse
 from glowtrain.program.program import Program
+from glowtrain.program.text import to_text
 from glowtrain.program.verify import verify
 from glowtrain.stages import Options
-from glowtrain.types import Array
+from glowtrain.types import Array, f32
 from tests.cpu.contractions import Image, data_gradient, matmul
 from tests.cpu.cpu_kernels import runnable
 from tests.cpu.native_program import Native
@@ -118,6 +123,32 @@ def test_instructions_for_bf16_change_no_bit(
     program = product(kind, i, j, r, least)
     given = inputs_of(program, seed, spread)
     assert results(program, given, HOST).tobytes() == results(program, given, PLAIN).tobytes()
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
+def test_a_factor_read_backwards(target: Target) -> None:
+    """Words are neighbours in the order of the sum."""
+    text = to_text(product("rows and columns", 20, 40, 48)).replace("f32(n[i, r])", "f32(n[i, 47 - r])")
+    program = parse(text)
+    given = inputs_of(program, seed=1)
+    x, w = (rounded(given[name]) for name in "xw")
+    assert results(program, given, target).tobytes() == in_groups(x[:, ::-1], w).tobytes()
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
+@pytest.mark.parametrize(("size", "kernel", "stride", "pad"), [(28, 3, 3, 0), (9, 1, 1, 2)], ids=["stride", "padding"])
+def test_results_without_a_product_are_0(size: int, kernel: int, stride: int, pad: int, target: Target) -> None:
+    """Elements of an image that no kernel reaches have no gradient, and results in a margin are 0."""
+    x, w = Input(f32[2, 32, size], "x"), Input(f32[40, 32, kernel], "w")
+    y = Conv(kernel_shape=(kernel,), strides=(stride,), pads=(pad, pad))(x, w)
+    g = Input(y.type, "g")
+    (dx,) = pullback([y], [g], [x])
+    assert dx is not None
+    program = arrive(Graph((x, w, g), {"y": y, "dx": dx}), Options(precision="bf16")).program
+    found, _ = Native(program, target).run(inputs_of(program, seed=1))
+    margin = found["dx"][..., 27:] if stride > 1 else found["y"][..., [0, 1, -2, -1]]
+    assert margin.size
+    assert not margin.any()
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())

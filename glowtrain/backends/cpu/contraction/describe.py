@@ -273,9 +273,12 @@ class Problem:
     def innermost_sum(self) -> int | None:
         """The reduction that runs inside of all others, if it is not the last of :attr:`reductions`: that of words, or
         the one along which there are groups."""
-        if self.order is not None and self.order.group:
-            return self.order.along
-        return self.words
+        return self.words if self.grouped is None else self.grouped
+
+    @property
+    def grouped(self) -> int | None:
+        """The reduction along which there are groups: all of its trips are taken."""
+        return self.order.along if self.order is not None and self.order.group else None
 
     def takes_sums_as(self, other: Problem) -> bool:
         """Whether sums of floats are taken in the same order."""

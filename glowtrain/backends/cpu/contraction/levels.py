@@ -158,7 +158,7 @@ def classify(problem: Problem, vec: int, tiled: Sequence[int]) -> tuple[str, ...
 def _kind(problem: Problem, clip: int, vec: int, tiled: Sequence[int]) -> str:
     moved = [i for i, loop in enumerate(problem.loops) if loop.clips[clip]]
     outputs = [i for i in moved if not problem.loops[i].reduces]
-    if vec in moved or len(moved) - len(outputs) > 1 or clipped(problem, clip) == vec:
+    if vec in moved or len(moved) - len(outputs) > 1 or clipped(problem, clip) in (vec, problem.grouped):
         return "guard"
     if not any(i in tiled for i in outputs):
         return "range"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glowtrain.backends.cpu.contraction.copies.window import Window, halo, transposed
-from glowtrain.backends.cpu.contraction.describe import Contraction, normalise
+from glowtrain.backends.cpu.contraction.describe import Contraction, Problem, normalise
 from glowtrain.backends.cpu.contraction.dot import dot_of
 from glowtrain.backends.cpu.contraction.dot_product import Prepared, clips_of, turn
 from glowtrain.backends.cpu.order.contraction import SHORTEST_GROUP
@@ -51,7 +51,7 @@ def prepare_pairs(contraction: Contraction, plain: Prepared, target: Target) -> 
     if operands is None or not all(x.flushed for x in operands) or problem.order is None or not problem.order.group:
         return None
     dot, moves = dot_of(target, operands[0].dtype, operands[1].dtype), _moved_by_lanes(contraction)
-    if dot is None or moves is None:
+    if dot is None or moves is None or not _in_ranges(problem):
         return None
     turned, padding = moves == "a", plain.copies != (None, None)
     found = turn(contraction) if turned else contraction
@@ -61,7 +61,7 @@ def prepare_pairs(contraction: Contraction, plain: Prepared, target: Target) -> 
     if not padding and found.clips and (not b.axes or set(found.clips) & set(clips_of(b, found.extents))):
         return None  # packing reads all of B
     along = problem.loops[problem.order.along]
-    if abs(along.b if turned else along.a) != 1:
+    if (along.b if turned else along.a) != 1:
         of_a = transposed(a, found.extents, along.parts) if a.axes else None
         if of_a is None:
             return None
@@ -72,6 +72,14 @@ def prepare_pairs(contraction: Contraction, plain: Prepared, target: Target) -> 
         clips=() if padding else found.clips,
     )
     return Prepared(found, (of_b, of_a) if turned else (of_a, of_b), dot, turned, found.b)
+
+
+def _in_ranges(problem: Problem) -> bool:
+    """Whether each clip bounds a reduction of its own from one loop over results: words have no test of a product."""
+    moved = [[i for i, loop in enumerate(problem.loops) if loop.clips[clip]] for clip in range(len(problem.bounds))]
+    bounded = [[i for i in loops if problem.loops[i].reduces] for loops in moved]
+    apart = len({i for loops in bounded for i in loops}) == len(bounded)
+    return apart and all(len(sums) == 1 and len(loops) <= 2 for sums, loops in zip(bounded, moved, strict=True))
 
 
 def _moved_by_lanes(contraction: Contraction) -> str | None:
