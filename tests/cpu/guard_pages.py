@@ -20,6 +20,7 @@ from glowtrain.graph import Graph, Input, Value
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
+from glowtrain.stages import DEFAULT, Options
 from glowtrain.types import Array, f32
 from tests.cpu.cpu_kernels import runnable, same
 from tests.cpu.native_program import Native, Pages
@@ -43,7 +44,7 @@ def graph(seed: int) -> Drawn:
     return arrive(draw.graph()).program, draw.feeds()
 
 
-def convolution(seed: int) -> Drawn:
+def convolution(seed: int, options: Options = DEFAULT) -> Drawn:
     """A convolution and its gradients: depthwise, in groups or neither, often with more padding than kernel."""
     integer = ChoiceDraw(seed).integer
     group = (1, 2, integer(1, 64))[integer(0, 2)]
@@ -58,7 +59,12 @@ def convolution(seed: int) -> Drawn:
     x = Input(f32[integer(1, 2), channels, *extents], "x")
     w = Input(f32[made, channels // group, *kernel], "w")
     conv = Conv(group=group, kernel_shape=kernel, dilations=dilations, pads=pads, strides=strides)
-    return with_gradients(conv(x, w), x, w, seed)
+    return with_gradients(conv(x, w), x, w, seed, options)
+
+
+def rounded(seed: int) -> Drawn:
+    """The same with factors in bf16, where there are channels enough."""
+    return convolution(seed, Options(precision="bf16"))
 
 
 def reported(seed: int) -> Drawn:
@@ -68,7 +74,7 @@ def reported(seed: int) -> Drawn:
     return with_gradients(conv(x, w), x, w, seed)
 
 
-def with_gradients(y: Value, x: Input, w: Input, seed: int) -> Drawn:
+def with_gradients(y: Value, x: Input, w: Input, seed: int, options: Options = DEFAULT) -> Drawn:
     """y and its gradients, with arguments."""
     g = Input(y.type, "g")
     dx, dw = pullback([y], [g], [x, w])
@@ -76,13 +82,14 @@ def with_gradients(y: Value, x: Input, w: Input, seed: int) -> Drawn:
     assert dw is not None
     random = np.random.default_rng(seed)
     feeds = {value.name: random.normal(size=value.shape).astype(np.float32) for value in (x, w, g)}
-    return arrive(Graph((x, w, g), {"y": y, "dx": dx, "dw": dw})).program, feeds
+    return arrive(Graph((x, w, g), {"y": y, "dx": dx, "dw": dw}), options).program, feeds
 
 
 KINDS: dict[str, Callable[[int], Drawn]] = {
     "nests": nest,
     "graphs": graph,
     "convolutions": convolution,
+    "rounded": rounded,
     "reported": reported,
 }
 

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("kind", "count"), [("nests", 25), ("graphs", 15), ("convolutions", 15), ("reported", 3)])
+@pytest.mark.parametrize(
+    ("kind", "count"), [("nests", 25), ("graphs", 15), ("convolutions", 15), ("rounded", 70), ("reported", 3)]
+)
 def test_nothing_is_touched_outside_of_buffers(kind: str, count: int) -> None:
     """In a process of its own, which a fault ends."""
     command = [sys.executable, "-m", "tests.cpu.guard_pages", kind, "0", str(count)]
