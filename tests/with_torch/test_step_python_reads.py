@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import cProfile
 import functools
-import gc
 import random
 import types
 from collections import deque
@@ -226,35 +225,6 @@ def test_a_profiler_goes_on_after_a_trace() -> None:
     profile.runcall(compile_and_compute)
     profile.create_stats()
     assert any(name == "helper" for _, _, name in profile.stats)  # type: ignore[attr-defined]  # made by create_stats
-
-
-FINALIZED = [0]
-
-
-class Finalized:
-    """Garbage that only the collector finds."""
-
-    def __init__(self) -> None:
-        self.own = self
-
-    def __del__(self) -> None:
-        FINALIZED[0] += 1
-
-
-def test_finalizers_of_garbage_are_no_code_of_the_step() -> None:
-    """What they read and change has nothing to do with it."""
-
-    def loss(y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        Finalized()
-        gc.collect()
-        return cross_entropy(y, t)
-
-    step = compiled(nn.Linear(6, 3), loss)
-    step(X, Y)
-    assert FINALIZED[0] > 0
-    FINALIZED[0] += 7
-    step(X, Y)
-    assert len(step._compiled) == 1
 
 
 class Strict:

@@ -6,9 +6,7 @@ configuration has, loaders of files, other models of a package.
 
 from __future__ import annotations
 
-import gc
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
@@ -22,28 +20,22 @@ Tell = Callable[[CodeType, dict[str, Any]], None]
 class StartedCode:
     """Calls ``tell`` with code and its globals before it runs for the first time, in the thread that enters this.
 
-    It takes the place of a profiler (``sys.setprofile``), which goes on afterwards. Finalizers of objects that Python's
-    garbage collector finds meanwhile are nobody's code here.
+    It takes the place of a profiler (``sys.setprofile``), which goes on afterwards.
     """
 
     def __init__(self, tell: Tell | None = None) -> None:
         self._tell = tell
         self._seen: dict[tuple[int, int], CodeType] = {}
         self._before: Any = None
-        self._collecting = 0
-        """The thread that collects garbage."""
 
     def __enter__(self) -> Self:
         self._before = sys.getprofile()
-        if self._tell is not None:
-            gc.callbacks.append(self._collect)
         self.go_on()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._tell is None:
             return
-        gc.callbacks.remove(self._collect)
         sys.setprofile(self._before if callable(self._before) else None)
         if hasattr(self._before, "enable"):  # cProfile's is no function
             self._before.enable()
@@ -58,13 +50,8 @@ class StartedCode:
         if self._tell is not None:
             sys.setprofile(None)
 
-    def _collect(self, phase: str, _: Any) -> None:
-        self._collecting = threading.get_ident() if phase == "start" else 0
-
     def _event(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if self._collecting == threading.get_ident():
-            return
         if event == "call" and self._tell and (id(code), id(frame.f_globals)) not in self._seen:
             self._seen[id(code), id(frame.f_globals)] = code  # which keeps it, and its identity
             self._tell(code, frame.f_globals)
