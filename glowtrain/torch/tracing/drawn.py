@@ -11,7 +11,7 @@ import numpy as np
 from glowtrain.errors import InputError
 
 
-class RandomGenerators:
+class Draws:
     """Generators of random numbers, and their states when they were added: those of ``random`` and ``numpy.random``
     at first."""
 

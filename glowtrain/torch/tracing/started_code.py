@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, Self
 
-from glowtrain.torch.tracing.drawn import RandomGenerators
+from glowtrain.torch.tracing.drawn import Draws
 
 Tell = Callable[[CodeType, dict[str, Any]], None]
 
@@ -58,8 +58,8 @@ class StartedCode:
 
 
 @dataclass
-class TraceObserver:
+class Observed:
     """What is noticed of the code that a trace runs: nothing by itself but draws from global generators."""
 
     started: StartedCode = field(default_factory=StartedCode)
-    draws: RandomGenerators = field(default_factory=RandomGenerators)
+    draws: Draws = field(default_factory=Draws)

@@ -33,7 +33,7 @@ from glowtrain.torch.aten import TABLE
 from glowtrain.torch.tracing.attributes import Assigned, Attributes
 from glowtrain.torch.tracing.quiet import quiet
 from glowtrain.torch.tracing.source_locations import innermost_line
-from glowtrain.torch.tracing.started_code import StartedCode, TraceObserver
+from glowtrain.torch.tracing.started_code import Observed, StartedCode
 from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_observed, traceable
 from glowtrain.torch.tracing.tape import Connected, Tape, TapedMemory
 
@@ -174,11 +174,11 @@ class Computation(torch.nn.Module):
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, forward_only: bool = False, code: TraceObserver | None = None,
+        self, function: Callable[..., Any], *, forward_only: bool = False, code: Observed | None = None,
         **modules: torch.nn.Module,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.code = code or TraceObserver()
+        self.code = code or Observed()
         self.forward_only = forward_only
         self.originals = Originals()
         self.tape = Tape(GRADIENT)

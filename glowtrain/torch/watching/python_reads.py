@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from glowtrain.torch.tracing.drawn import RandomGenerators
-from glowtrain.torch.tracing.started_code import StartedCode, TraceObserver
+from glowtrain.torch.tracing.drawn import Draws
+from glowtrain.torch.tracing.started_code import Observed, StartedCode
 
 PLAIN = (int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device, Enum)
 GENERATORS = (Random, np.random.Generator, np.random.RandomState)
@@ -54,8 +54,8 @@ class PythonReads:
     def __init__(self, roots: Sequence[Any], ran: Sequence[Started]) -> None:
         self._roots, self._ran = roots, ran
         walk = _Walk()
-        for code, global_names in ran:
-            walk.start(code, global_names)
+        for code, own in ran:
+            walk.start(code, own)
         walk.follow(roots)
         self._readers = [read for read, _ in walk.readers]
         self.values = list(chain.from_iterable(map(call, self._readers)))
@@ -89,12 +89,12 @@ class TracedCode:
         self._ran: list[Started] = []
         self._walk = _Walk()
         self._walk.follow(roots)
-        self.observed = TraceObserver(StartedCode(self._start), self._walk.draws)
+        self.observed = Observed(StartedCode(self._start), self._walk.draws)
 
-    def _start(self, code: types.CodeType, global_names: Members) -> None:
-        if (global_names.get("__name__") or "").partition(".")[0] != "glowtrain":  # which has put itself in between
-            self._ran.append((code, global_names))
-            self._walk.start(code, global_names)
+    def _start(self, code: types.CodeType, own: Members) -> None:
+        if (own.get("__name__") or "").partition(".")[0] != "glowtrain":  # which has put itself in between
+            self._ran.append((code, own))
+            self._walk.start(code, own)
             self._walk.follow(())
 
     def reads(self) -> PythonReads:
@@ -107,7 +107,7 @@ class _Walk:
 
     def __init__(self) -> None:
         self.readers: list[tuple[Callable[[], Iterable[Any]], Sequence[str]]] = []
-        self.draws = RandomGenerators()
+        self.draws = Draws()
         self._names: set[str] = set(ENTRIES)
         """Those that code mentions which has started."""
         self._texts: set[str] = set()
@@ -120,15 +120,15 @@ class _Walk:
         self._seen: dict[int, Any] = {}
         self._queue: deque[tuple[Any, str]] = deque()
 
-    def start(self, code: types.CodeType, global_names: Members) -> None:
+    def start(self, code: types.CodeType, own: Members) -> None:
         """Code is about to run, with these globals."""
         mentioned, texts, loaded = _names(code)
         new = (mentioned | texts) - self._names
         self._names |= new
-        if not _is_library(global_names.get("__name__")):
+        if not _is_library(own.get("__name__")):
             self._texts |= texts
-            names = sorted(loaded & global_names.keys())
-            self._watch(functools.partial(map, global_names.get, names), names)
+            names = sorted(loaded & own.keys())
+            self._watch(functools.partial(map, own.get, names), names)
         self._started.add(id(code))
         for function in self._waiting.pop(id(code), ()):
             self._function(function, "")
