@@ -18,18 +18,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 import glowtrain as gt
-from benchmarks.residuals import EPOCHS, LEARNERS, MB, ROWS, SEEDS, off
+from benchmarks.residuals import MB, ROWS, curves, gradients, off
 from benchmarks.speed.machine import describe
 from benchmarks.speed.prepared import Prepared
 from benchmarks.speed.training import modules
 from benchmarks.speed.training.compiled import loss, optimizer
 from benchmarks.speed.training.pytorch import TorchStep
 from benchmarks.speed.training.rows import TRAINING, TrainingRow
-from glowtrain import models
 from glowtrain.memory.precision import Precision
 from glowtrain.optim import Optimizer
 from glowtrain.types import Array
@@ -80,14 +78,6 @@ def _step(trainer: gt.Trainer, batches: Sequence[Mapping[str, Array]], turn: int
     return trainer.step(batches[turn % len(batches)])
 
 
-def gradients(row: TrainingRow, prepared: Prepared, precision: Precision) -> dict[str, Array]:
-    """Those of the first batch, in f64."""
-    made = trainer(row, prepared, precision, gt.optim.SGD(lr=1.0))
-    before = made.parameters()
-    made.step(prepared.batches[0])
-    return {name: before[name].astype(np.float64) - array for name, array in made.parameters().items()}
-
-
 def torch_gradients(row: TrainingRow, prepared: Prepared, precision: Precision) -> dict[str, Array]:
     """PyTorch's of the first batch, in f64."""
     step = TorchStep(row, prepared)
@@ -110,32 +100,12 @@ def lines(rows: Sequence[str], folder: Path, seconds: float) -> Iterator[str]:
         own = [partial(_step, each, prepared.batches) for each in both]
         found = take_turns([*own, *(torch_step(row, prepared, narrow=narrow) for narrow in (False, True))], seconds)
         wide, narrow = (each.memory().arena / MB for each in both)
-        whole, theirs = (off(*(each(row, prepared, x) for x in CHOICES))[0] for each in (gradients, torch_gradients))
+        plain = (trainer(row, prepared, choice, gt.optim.SGD(lr=1.0)) for choice in CHOICES)
+        whole, _ = off(*(gradients(each, prepared) for each in plain))
+        theirs, _ = off(*(torch_gradients(row, prepared, choice) for choice in CHOICES))
         times = " | ".join(f"{ratio:.2f}" for ratio in found[1:])
         gone = f"{whole:.2%} | {theirs:.2%}"
         yield f"| {name} | {row.batch} | {found[0]:.1f} | {times} | {wide:.1f} | {narrow:.1f} | {gone} |"
-
-
-def learnt(model: str, precision: Precision, seed: int) -> tuple[float, float]:
-    """Loss and accuracy on the digits that are kept for it, of a model that comes along, after some epochs."""
-    digits = gt.data.load("digits")
-    made = gt.Trainer(
-        models.build(model, digits.train["x"].shape[1:], seed=seed), gt.losses.softmax_cross_entropy(),
-        gt.optim.Adam(lr=1e-3), backend="cpu", seed=seed, threads=1, precision=precision,
-    )  # fmt: skip
-    made.fit(digits, epochs=EPOCHS, batch_size=64, drop_last=True, progress=False)
-    found = made.evaluate(digits)
-    return found["loss"], found["accuracy"]
-
-
-def curves() -> Iterator[str]:
-    """A table of what is learnt of the digits."""
-    yield f"| digits, {EPOCHS} epochs, {SEEDS} seeds | loss | bf16 | right | bf16 |"
-    yield "|---|---|---|---|---|"
-    for model in LEARNERS:
-        runs = [[learnt(model, choice, seed) for seed in range(SEEDS)] for choice in CHOICES]
-        (loss_wide, right_wide), (loss_narrow, right_narrow) = (np.mean(each, axis=0) for each in runs)
-        yield f"| {model} | {loss_wide:.4f} | {loss_narrow:.4f} | {right_wide:.2%} | {right_narrow:.2%} |"
 
 
 def main() -> None:
@@ -151,7 +121,9 @@ def main() -> None:
             modules.prepare(TRAINING[name], Path(folder) / name)
         facts = "; ".join(f"{what} {value}" for what, value in describe(["numpy", "llvmlite", "torch"]).items())
         head = ["# Products in bf16", "", "By `python benchmarks/precision.py --output benchmarks/results`.", ""]
-        text = "\n".join([*head, f"{facts}.", "", *lines(given.rows, Path(folder), given.seconds), "", *curves(), ""])
+        text = "\n".join(
+            [*head, f"{facts}.", "", *lines(given.rows, Path(folder), given.seconds), "", *curves("precision"), ""]
+        )
     print(text)
     if given.output is not None:
         (given.output / "precision.md").write_text(text, encoding="utf-8")

@@ -72,7 +72,7 @@ def plans(
     plain = problem(prepared)
     yield prepared, choose(plain, machine)
     in_pairs = prepare_pairs(contraction, prepared, target)
-    if in_pairs is not None and (pairs := problem(in_pairs)).takes_sums_as(plain):
+    if in_pairs is not None and (pairs := problem(in_pairs)).order_key == plain.order_key:
         yield in_pairs, choose(pairs, machine)
     in_matrices = prepare_for_matrices(contraction, target)
     if in_matrices is not None:

@@ -280,14 +280,15 @@ class Problem:
         """The reduction along which there are groups: all of its trips are taken."""
         return self.order.along if self.order is not None and self.order.group else None
 
-    def takes_sums_as(self, other: Problem) -> bool:
-        """Whether sums of floats are taken in the same order."""
-        return self._order_key == other._order_key
-
     @cached_property
-    def _order_key(self) -> Hashable:
-        order, loops = self.order, [(self.loops[i].parts, self.loops[i].extent) for i in self.reductions]
-        return tuple(loops), order and (self.loops[order.along].parts, replace(order, along=-1))
+    def order_key(self) -> Hashable:
+        """Equal for problems whose sums of the same elements have the same bits: the loops of the sum in the order in
+        which they are taken, and its partial sums."""
+        if self.order is None:
+            return "integers"
+        order, extents = self.order, [(self.loops[i].parts, self.loops[i].extent) for i in self.reductions]
+        along = self.loops[order.along].parts if order.partials > 1 else ()
+        return "contraction", tuple(extents), along, replace(order, along=-1), self.partial_blocks
 
     def step(self, loop: int) -> int:
         """Places of a reduction that one step takes."""

@@ -47,12 +47,9 @@ class Prepared:
         """About what copies of floats take, which no plan counts."""
         if self.dot is None or self.dot.chains == 1:
             return 0.0
-        assert self.contraction.operands is not None
-        packed, axes = 1, zip(self.contraction.extents, self.contraction.b.strides, strict=True)
-        packed = prod(n for n, stride in axes if stride)
-        near = any(
-            stride == 1 and c for stride, c in zip(self.contraction.b.strides, self.contraction.c.strides, strict=True)
-        )
+        extents, b, c = self.contraction.extents, self.contraction.b.strides, self.contraction.c.strides
+        packed = prod(n for n, stride in zip(extents, b, strict=True) if stride)
+        near = any(stride == 1 and out for stride, out in zip(b, c, strict=True))
         copied = sum(copy.elements for copy in self.copies if copy is not None)
         return packed * (rates.PACKED_PAIR if near else rates.GATHERED_PAIR) + copied * rates.MOVED_PAIR
 

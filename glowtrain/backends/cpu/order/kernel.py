@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from glowtrain.backends.cpu.contraction.describe import Problem, normalise
+from glowtrain.backends.cpu.contraction.describe import normalise
 from glowtrain.backends.cpu.contraction.pairs import padded
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
 from glowtrain.backends.cpu.order.analysis import Free, reductions
@@ -20,18 +20,9 @@ def orders(kernel: Kernel) -> tuple[Hashable, ...]:
     """The order of each of a kernel's sums; equal for kernels whose sums of the same elements have the same bits."""
     product = recognise(kernel)
     if product is not None:
-        return (_of_contraction(normalise(padded(contraction_of(product)).contraction, keep_lanes=not product.plain)),)
+        return (normalise(padded(contraction_of(product)).contraction, keep_lanes=not product.plain).order_key,)
     lets: dict[Expr, Expr] = {s.ref: s.value for s in statements(kernel.body) if isinstance(s, Let)}
     return tuple(_of_nest(kernel.body, Free(lets=lets)))
-
-
-def _of_contraction(problem: Problem) -> Hashable:
-    """The loops of the sum in the order in which they are taken, and its partial sums."""
-    order, extents = problem.order, [(problem.loops[i].parts, problem.loops[i].extent) for i in problem.reductions]
-    if order is None:
-        return "integers"
-    along = problem.loops[order.along].parts if order.partials > 1 else ()
-    return "contraction", tuple(extents), along, order.partials, order.lanes, order.group, problem.partial_blocks
 
 
 def _of_nest(body: Sequence[Statement], free: Free) -> Iterator[Hashable]:
