@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,9 @@ from matplotlib.figure import Figure
 from torch.profiler import ProfilerActivity, profile
 
 import glowtrain as gt
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from benchmarks.speed.machine import describe
 from benchmarks.speed.prepared import Prepared
 from benchmarks.speed.results import geometric_mean

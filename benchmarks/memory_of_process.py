@@ -21,6 +21,9 @@ from typing import Any
 import numpy as np
 
 import glowtrain as gt
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from benchmarks.speed.machine import describe
 
 ROWS = {"glowtrain": "Glowtrain", "small": 'Glowtrain, `memory="small"`', "torch": "PyTorch, eager"}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,9 @@ from typing import Any
 import numpy as np
 
 import glowtrain as gt
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from benchmarks.speed.machine import describe
 from benchmarks.speed.prepared import Prepared
 from benchmarks.speed.training import modules
