@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from itertools import count
 from threading import RLock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
@@ -41,7 +40,6 @@ from glowtrain.torch.tracing.packed import AS_ARGUMENT
 from glowtrain.torch.tracing.source_locations import loaded_by_caller, warn_caller
 from glowtrain.torch.watching.captured import CapturedTensors
 from glowtrain.torch.watching.guard import Watch
-from glowtrain.torch.watching.python_reads import PythonReads
 from glowtrain.types import Array, Shape
 
 Result = TypeVar("Result")
@@ -94,8 +92,6 @@ class CompiledStep:
         self.loss_fn, self.optimizer, self.targets = spec.loss_fn, spec.optimizer, spec.targets
         self.backend = backend_of(spec.backend, spec.threads)
         self.state = State({})
-        self.reads = PythonReads((self.loss_fn, self.module))
-        """What Python code reads, as it is in this state."""
         self.recompilations = Recompilations()
         self._clipping_said = False
         self.draws = _first_draw(self.module)
@@ -130,11 +126,9 @@ class CompiledStep:
         self.draws = int(self.state.read(COUNTER)) if COUNTER in self.state else self.draws
         self.state = State(self._accumulated())
         self._compiled: BoundedCache[StepForShape] = BoundedCache(SPECIALISATIONS)
-        self._states: BoundedCache[tuple[int, PythonReads]] = BoundedCache(SPECIALISATIONS)
-        """Numbers of what Python code was seen to read, with the values, whose identities must not be used again."""
+        self._states: dict[Any, list[StepForShape]] = {}
+        """Steps by what decides about them beside what Python code reads: one for each state of that."""
         self._pending_update: PendingUpdate | None = None
-        self._state_numbers = count()
-        self._state = self._number_of_state()
         self.recompilations.forget()
 
     def _accumulated(self) -> dict[str, Array]:
@@ -215,18 +209,23 @@ class CompiledStep:
         """The step for batches like this one, and the batch's tensors and numbers."""
         if torch.is_inference_mode_enabled():
             raise InputError("a step trains, which inference_mode() forbids: call it outside")
-        if not self.reads.unchanged:
-            self._read_anew()
         if not self.watch.unchanged:
             self._recompile_as(self.watch.reason)
         elif not self.captured.follow(self.state):
             self._recompile_as("tensors or modules that the loss captures have changed")
         leaves, structure = _flat(batch)
-        compiled = self._compiled.get(self._key(leaves, structure))
+        compiled = self._compiled_for(self._key(leaves, structure))
         if compiled is not None and not compiled.updates.is_intact:
             self._recompile_as("the optimizer has other groups or state")
             compiled = None
         return compiled or self._compile(self._key(leaves, structure), batch), leaves
+
+    def _compiled_for(self, key: Any) -> StepForShape | None:
+        """The step that was compiled for what Python code reads now: the same objects, or equal ones."""
+        steps = self._states.get(key, ())
+        unchanged = (step for step in steps if step.reads.unchanged)
+        found = next(unchanged, None) or next((step for step in steps if step.reads_the_same()), None)
+        return found and self._compiled.get(id(found))
 
     def _recompile_as(self, reason: str) -> None:
         LOGGER.info("compiling the step of %s anew: %s", type(self.module).__name__, reason)
@@ -235,19 +234,7 @@ class CompiledStep:
     def _key(self, leaves: Sequence[Any], structure: Any) -> Sequence[Any]:
         """What decides about the step beside what is watched."""
         narrow = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-        return (self._state, self.watch.flags, torch.get_default_dtype(), narrow, structure, *map(_key, leaves))
-
-    def _read_anew(self) -> None:
-        """Python code would read other values now. Each state of them has steps of its own."""
-        before, self.reads = self.reads, PythonReads((self.loss_fn, self.module))
-        self._state = self._number_of_state()
-        if self.reads.key != before.key:
-            self.recompilations.read(self.reads.key, self.reads.changes(before))
-
-    def _number_of_state(self) -> int:
-        number, _ = self._states.get(self.reads.key) or (next(self._state_numbers), None)
-        self._states.put(self.reads.key, (number, self.reads))
-        return number
+        return (self.watch.flags, torch.get_default_dtype(), narrow, structure, *map(_key, leaves))
 
     def _compile(self, key: Any, batch: Sequence[Any]) -> StepForShape:
         if len(batch) <= self.targets and self.targets:
@@ -268,9 +255,18 @@ class CompiledStep:
         with spinner(title):
             compiled = StepForShape(self, batch)
         LOGGER.info("traced and differentiated for (%s) in %.1f s", compiled.described, time.perf_counter() - began)
-        if self._compiled.put(key, compiled):
-            self.recompilations.drop(self._compiled.limit)
+        self._keep(key, compiled)
         return compiled
+
+    def _keep(self, key: Any, compiled: StepForShape) -> None:
+        steps = self._states.setdefault(key, [])
+        if steps:  # Python code read other values then
+            self.recompilations.read(compiled.reads.key, compiled.reads.changes(steps[-1].reads))
+        steps.append(compiled)
+        if self._compiled.put(id(compiled), compiled):
+            self.recompilations.drop(self._compiled.limit)
+            kept = set(map(id, self._compiled.values()))
+            self._states = {key: [each for each in all_ if id(each) in kept] for key, all_ in self._states.items()}
 
     def _check_clipping(self) -> None:
         """Warn of gradients that are clipped beside the step."""

@@ -40,6 +40,7 @@ from glowtrain.torch.read import read
 from glowtrain.torch.tracing.packed import LengthUse, length_uses
 from glowtrain.torch.tracing.source_locations import warn_caller
 from glowtrain.torch.tracing.trace import MODULE, Computation, differentiates, traced
+from glowtrain.torch.watching.python_reads import PythonReads, TracedCode
 from glowtrain.types import Array
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class StepForShape:
     def __init__(self, step: CompiledStep, batch: Sequence[Any]) -> None:
         self.optimizer = step.optimizer
         self.updates = GroupedUpdates(step.names, step.spec)
-        graph, self.structure, self.lengths = _step_graph(step, batch, self.updates)
+        graph, self.structure, self.lengths, self.reads = _step_graph(step, batch, self.updates)
         self.changed = step.borrow(graph, self.updates)
         options = replace(options_for(graph, step.spec, step.backend.facts), row_major_variables=True)
         self.special = Specialisation(graph, step.backend, options, step.state)
@@ -90,6 +91,14 @@ class StepForShape:
         self.live = False
         """Whether some of them may change in place, as tensors do."""
         self.warned = False
+
+    def reads_the_same(self) -> bool:
+        """Whether what Python code reads has come to be what it was for this step, perhaps as other objects, which are
+        looked for from now on."""
+        now = self.reads.again()
+        same = now.key == self.reads.key
+        self.reads = now if same else self.reads
+        return same
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """One step."""
@@ -184,15 +193,17 @@ def _is_live(group: Mapping[str, Any]) -> bool:
 
 def _step_graph(
     step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdates
-) -> tuple[Graph, pytree.TreeSpec, list[LengthUse]]:
-    """Forward, backward and update for batches like this one; how its outputs make up what the loss returns; and which
-    of its tensors are lengths."""
+) -> tuple[Graph, pytree.TreeSpec, list[LengthUse], PythonReads]:
+    """Forward, backward and update for batches like this one; how its outputs make up what the loss returns; which of
+    its tensors are lengths; and what Python code has read."""
     modules = {name or MODULE: module for name, module in step.modules.items()}
-    computation = Computation(step.loss, generators=step.reads.generators, **modules)
+    code = TracedCode((step.loss_fn, step.module))
+    computation = Computation(step.loss, code=code.observed, **modules)
     # in memory of their own, as export looks for parameters by their memory
     trace = traced(
         computation, pytree.tree_map_only(torch.Tensor, lambda each: row_major(each.detach()).clone(), batch)
     )
+    reads = code.reads()
     computation.assign()
     if computation.unkept:
         warn_caller(
@@ -223,7 +234,7 @@ def _step_graph(
     )
     reached = [variable for variable in trained if variable in connected or variable in inner]
     graph = training_graph(model, loss, (), reached or list(trained), updates, extra, connected=connected)
-    return graph, trace.structure, length_uses(trace.graph, trace.inputs)
+    return graph, trace.structure, length_uses(trace.graph, trace.inputs), reads
 
 
 def _loss(results: Sequence[Any]) -> Value:

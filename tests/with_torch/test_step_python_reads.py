@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
 import functools
+import gc
 import random
 import types
 from collections import deque
@@ -19,7 +21,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import glowtrain.torch as gtt
-from glowtrain.torch.watching.python_reads import PythonReads
 
 X, Y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1])
 BETA = 1.0
@@ -179,9 +180,101 @@ def test_generators_that_nobody_draws_from() -> None:
 def test_code_of_libraries_is_not_followed() -> None:
     """Only what it mentions of a module: a network of PyTorch's layers has few values to look at."""
     layers = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.ReLU()) for _ in range(10)])
-    reads = PythonReads((layers, cross_entropy))
-    assert 0 < len(reads.values) < 200
-    assert reads.unchanged
+    (step := compiled(layers))(X, Y)
+    (traced,) = step._compiled.values()
+    assert 0 < len(traced.reads.values) < 200
+    assert traced.reads.unchanged
+
+
+def helper(y: torch.Tensor) -> torch.Tensor:
+    return y * BETA
+
+
+class Choosing(nn.Linear):
+    other = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return helper(y) if self.other else y
+
+
+def test_code_that_has_not_run_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it runs: each compiled step follows its own."""
+    monkeypatch.setitem(globals(), "BETA", 1.0)
+    step = compiled(module := Choosing(6, 3))
+    step(X, Y)
+    set_global("BETA", 2.0)
+    step(X, Y)
+    assert len(step._compiled) == 1
+    module.other = True
+    step(X, Y)
+    set_global("BETA", 3.0)
+    expected = cross_entropy(module(X), Y).item()
+    assert float(step(X, Y)) == pytest.approx(expected, rel=1e-4)
+    assert len(step._compiled) == 3
+    module.other = False
+    step(X, Y)
+    assert len(step._compiled) == 3
+
+
+def test_a_profiler_goes_on_after_a_trace() -> None:
+    def compile_and_compute() -> None:
+        compiled(nn.Linear(6, 3))(X, Y)
+        helper(X)
+
+    profile = cProfile.Profile()
+    profile.runcall(compile_and_compute)
+    profile.create_stats()
+    assert any(name == "helper" for _, _, name in profile.stats)  # type: ignore[attr-defined]  # made by create_stats
+
+
+FINALIZED = [0]
+
+
+class Finalized:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+    def __del__(self) -> None:
+        FINALIZED[0] += 1
+
+
+def test_finalizers_of_garbage_are_no_code_of_the_step() -> None:
+    """What they read and change has nothing to do with it."""
+
+    def loss(y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        Finalized()
+        gc.collect()
+        return cross_entropy(y, t)
+
+    step = compiled(nn.Linear(6, 3), loss)
+    step(X, Y)
+    assert FINALIZED[0] > 0
+    FINALIZED[0] += 7
+    step(X, Y)
+    assert len(step._compiled) == 1
+
+
+def test_callbacks_of_the_garbage_collector_are_no_code_of_the_step() -> None:
+    """Those that stand before ours and after it: hypothesis measures time in one."""
+
+    def count(phase: str, _: object) -> None:
+        FINALIZED[0] += 1
+
+    def loss(y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        gc.collect()
+        return cross_entropy(y, t)
+
+    gc.callbacks.insert(0, count)
+    try:
+        step = compiled(nn.Linear(6, 3), loss)
+        step(X, Y)
+        step(X, Y)
+        assert len(step._compiled) == 1
+    finally:
+        gc.callbacks.remove(count)
 
 
 class Strict:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,21 +11,33 @@ import numpy as np
 from glowtrain.errors import InputError
 
 
-@contextmanager
-def nothing_drawn(generators: Sequence[Any]) -> Iterator[None]:
-    """Raise :class:`InputError` where code within draws from ``random``, ``numpy.random`` or one of ``generators``."""
-    before = _states(generators)
-    yield
-    drawn = [name for (name, then), (_, now) in zip(before, _states(generators), strict=True) if then != now]
-    if drawn:
-        raise InputError(
-            f"the module or the loss draws random numbers from {' and '.join(drawn)}. Its Python code runs once, when "
-            "it is compiled, so that all steps would use the same ones: draw them by PyTorch (torch.rand(()), "
-            "torch.distributions), or outside, and pass them as tensors"
-        )
+class RandomGenerators:
+    """Generators of random numbers, and their states when they were added: those of ``random`` and ``numpy.random``
+    at first."""
+
+    def __init__(self) -> None:
+        self._before = [(name, state, _fingerprint(state)) for name, state in _global_states()]
+
+    def add(self, generator: Any) -> None:
+        """Add a generator from which code may draw that is about to run."""
+        name = f"a {type(generator).__module__}.{type(generator).__name__}"
+        self._before.append((name, generator, _fingerprint(generator)))
+
+    def check(self) -> None:
+        """Raise :class:`InputError` where code has drawn from one of them."""
+        now = dict(_global_states())
+        drawn = [name for name, each, then in self._before if _fingerprint(now.get(name, each)) != then]
+        if drawn:
+            raise InputError(
+                f"the module or the loss draws random numbers from {' and '.join(drawn)}. Its Python code runs once, "
+                "when it is compiled, so that all steps would use the same ones: draw them by PyTorch "
+                "(torch.rand(()), torch.distributions), or outside, and pass them as tensors"
+            )
 
 
-def _states(generators: Sequence[Any]) -> list[tuple[str, bytes]]:
-    states = [("random", random.getstate()), ("numpy.random", np.random.get_state())]  # noqa: NPY002  what others use
-    states += [(f"a {type(each).__module__}.{type(each).__name__}", each) for each in generators]
-    return [(name, pickle.dumps(state)) for name, state in states]
+def _global_states() -> list[tuple[str, Any]]:
+    return [("random", random.getstate()), ("numpy.random", np.random.get_state())]  # noqa: NPY002  what others use
+
+
+def _fingerprint(state: Any) -> bytes:
+    return pickle.dumps(state)

@@ -31,9 +31,9 @@ from torch.utils import _pytree as pytree
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.torch.aten import TABLE
 from glowtrain.torch.tracing.attributes import Assigned, Attributes
-from glowtrain.torch.tracing.drawn import nothing_drawn
 from glowtrain.torch.tracing.quiet import quiet
 from glowtrain.torch.tracing.source_locations import innermost_line
+from glowtrain.torch.tracing.started_code import StartedCode, TraceObserver
 from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_observed, traceable
 from glowtrain.torch.tracing.tape import Connected, Tape, TapedMemory
 
@@ -95,24 +95,36 @@ class _Gradients(TorchFunctionMode):
     A trace forgets where ``torch.no_grad()`` was: what is computed there is detached.
     """
 
-    def __init__(self, instead: Mapping[Any, Callable[..., Any]], originals: Originals) -> None:
+    def __init__(
+        self, instead: Mapping[Any, Callable[..., Any]], originals: Originals, started: StartedCode
+    ) -> None:  # fmt: skip
         super().__init__()
         self.instead = instead
         self.originals = originals
+        self.started = started
         self.enabled = True
         """Whether gradients flow, as far as the traced code says it."""
         self.memory = TapedMemory()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        self.originals.take(pytree.tree_leaves((args, kwargs)))
+        self.started.pause()
+        try:
+            return self._called(function, args, kwargs or {})
+        finally:
+            self.started.go_on()
+
+    def _called(self, function: Any, args: Any, kwargs: Any) -> Any:
+        leaves = pytree.tree_leaves((args, kwargs))
+        self.originals.take(leaves)
         if function is torch.autograd.grad:
             return _asked(*args, **kwargs)
         if function is torch._C._set_grad_enabled:
             self.enabled = bool(args[0])
             with torch._C.DisableTorchFunction():  # PyTorch's own mode would record it
                 return function(*args, **kwargs)
-        versions = self.memory.versions(pytree.tree_leaves((args, kwargs)))
+        versions = self.memory.versions(leaves)
+        if any(map(callable, leaves)):  # a person's code, which the function calls
+            self.started.go_on()
         result = self.instead.get(function, function)(*args, **kwargs)
         self.memory.check(versions)
         self.memory.take(pytree.tree_leaves(result))
@@ -158,15 +170,15 @@ class Computation(torch.nn.Module):
 
     What says how gradients are computed (``torch.autograd.Function``, hooks of tensors) is refused, unless the
     computation is wanted ``forward_only``: then it is passed over. Draws of random numbers by Python and NumPy, which
-    the trace would make constants of, are always refused, those from ``generators`` too.
+    the trace would make constants of, are always refused. ``code`` notices what else its code does.
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, forward_only: bool = False, generators: Sequence[Any] = (),
+        self, function: Callable[..., Any], *, forward_only: bool = False, code: TraceObserver | None = None,
         **modules: torch.nn.Module,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.generators = generators
+        self.code = code or TraceObserver()
         self.forward_only = forward_only
         self.originals = Originals()
         self.tape = Tape(GRADIENT)
@@ -179,14 +191,15 @@ class Computation(torch.nn.Module):
         attributes = Attributes(dict(self.named_modules()))
         self.originals.attributes = self.originals.attributes or attributes
         constant = [(each, each._version) for each in pytree.tree_leaves(inputs) if _is_constant(each)]
-        mode = _Gradients(INSTEAD if self.forward_only else INSTEAD | REFUSED, self.originals)
+        mode = _Gradients(INSTEAD if self.forward_only else INSTEAD | REFUSED, self.originals, self.code.started)
 
         def observe(called: torch.nn.Module) -> None:
             self.originals.modules.add(called)
             attributes.take(called, type(called).__name__)
 
-        with mode, calls_observed(observe), nothing_drawn(self.generators):
+        with mode, calls_observed(observe), self.code.started:
             results = self._function[0](*inputs)
+        self.code.draws.check()
         if any(each.requires_grad and each._version != version for each, version in constant):
             raise ModelError("what requires a gradient is written to a tensor that does not: write it under no_grad")
         self.originals.assigned += attributes.assigned

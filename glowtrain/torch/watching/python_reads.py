@@ -1,18 +1,21 @@
 """What the Python code of a step reads beside tensors: numbers, flags, settings, which function a name stands for.
 
-A trace runs that code once, so that these values become part of the compiled step. Code is followed from the loss and
-from the modules' ``forward``: globals that it loads, variables of enclosing functions, attributes of objects whose
-names it mentions, short lists, dicts and arrays. Not followed are globals of PyTorch, NumPy and the standard library.
+A trace runs that code once, so that these values become part of the compiled step. Code that has run is followed, and
+no other, as nothing else can have been read: globals that it loads, variables of enclosing functions, attributes of
+objects whose names it mentions, short lists, dicts and arrays. Not followed are globals of PyTorch, NumPy and the
+standard library.
 """
 
 from __future__ import annotations
 
 import dis
 import functools
+import logging
 import sys
 import types
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import typing
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from enum import Enum
 from itertools import chain
 from operator import attrgetter, call, is_
@@ -22,9 +25,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from glowtrain.torch.tracing.drawn import RandomGenerators
+from glowtrain.torch.tracing.started_code import StartedCode, TraceObserver
+
 PLAIN = (int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device, Enum)
 GENERATORS = (Random, np.random.Generator, np.random.RandomState)
 CONTAINERS = (list, tuple, set, frozenset, dict, deque)
+INERT = (logging.Logger, types.GenericAlias, types.UnionType, typing._GenericAlias)  # type: ignore[attr-defined]
+"""What says or describes things; some of it makes its attributes anew each time."""
 LONGEST, MOST_BYTES = 64, 512
 """Elements of lists and dicts, and bytes of arrays, that are watched at most."""
 LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
@@ -35,26 +43,30 @@ WATCHED_ELSEWHERE = frozenset({"__dict__", *vars(torch.nn.Module())})
 LIBRARIES = frozenset({"torch", "numpy", "glowtrain", "builtins", "_pytest", *sys.stdlib_module_names})
 """What is not followed; pytest has asserts in tests call it."""
 Members = dict[str, Any]
+Started = tuple[types.CodeType, Members]
+"""Code that ran, and its globals."""
 
 
 class PythonReads:
-    """What code reads that starts at ``roots``, functions and modules, as it was when this was made."""
+    """What code read that starts at ``roots``, functions and modules, as it is when this is made. ``ran`` are the
+    pieces of code that ran, with their globals."""
 
-    def __init__(self, roots: Sequence[Any]) -> None:
-        names: set[str] = set(ENTRIES)
-        texts: set[str] = set()
-        count = 0
-        while count < len(names):  # code that is reached later may mention attributes of objects that were met before
-            count, walk = len(names), _Walk(names, texts)
-            for root in roots:
-                walk.visit(root, "")
-        self.generators = walk.generators
+    def __init__(self, roots: Sequence[Any], ran: Sequence[Started]) -> None:
+        self._roots, self._ran = roots, ran
+        walk = _Walk()
+        for code, global_names in ran:
+            walk.start(code, global_names)
+        walk.follow(roots)
         self._readers = [read for read, _ in walk.readers]
         self.values = list(chain.from_iterable(map(call, self._readers)))
         """Kept alive, as some count by identity."""
         labels = chain.from_iterable(labels for _, labels in walk.readers)
         self.key = tuple(zip(labels, map(_fingerprint, self.values), strict=True))
         """By value where that is plain: what is read, under labels for people."""
+
+    def again(self) -> PythonReads:
+        """What the same code would read now."""
+        return PythonReads(self._roots, self._ran)
 
     @property
     def unchanged(self) -> bool:
@@ -69,30 +81,77 @@ class PythonReads:
         return list(dict.fromkeys(label for label, _ in set(self.key) ^ set(before.key)))
 
 
+class TracedCode:
+    """Follows the code of one trace as it starts, before it draws random numbers."""
+
+    def __init__(self, roots: Sequence[Any]) -> None:
+        self._roots = roots
+        self._ran: list[Started] = []
+        self._walk = _Walk()
+        self._walk.follow(roots)
+        self.observed = TraceObserver(StartedCode(self._start), self._walk.draws)
+
+    def _start(self, code: types.CodeType, global_names: Members) -> None:
+        if (global_names.get("__name__") or "").partition(".")[0] != "glowtrain":  # which has put itself in between
+            self._ran.append((code, global_names))
+            self._walk.start(code, global_names)
+            self._walk.follow(())
+
+    def reads(self) -> PythonReads:
+        """What it reads."""
+        return PythonReads(self._roots, self._ran)
+
+
 class _Walk:
-    """One pass over code and objects: how each value is read again, with its label. ``names`` grows by those that code
-    mentions, ``texts`` by those among them that it may look for, as ``hasattr`` does."""
+    """Code that runs, and the objects that it reaches: how each value is read again, with its label."""
 
-    def __init__(self, names: set[str], texts: set[str]) -> None:
-        self.names = names
-        self.texts = texts
+    def __init__(self) -> None:
         self.readers: list[tuple[Callable[[], Iterable[Any]], Sequence[str]]] = []
-        self.generators: list[Any] = []
+        self.draws = RandomGenerators()
+        self._names: set[str] = set(ENTRIES)
+        """Those that code mentions which has started."""
+        self._texts: set[str] = set()
+        """Those among them that it may look for, as ``hasattr`` does."""
+        self._started: set[int] = set()
+        self._waiting: defaultdict[int, list[types.FunctionType]] = defaultdict(list)
+        """Functions whose code has not started, by the code."""
+        self._owners: list[tuple[Any, str, Sequence[type]]] = []
+        """Objects of which further attributes may be mentioned."""
         self._seen: dict[int, Any] = {}
+        self._queue: deque[tuple[Any, str]] = deque()
 
-    def visit(self, value: Any, label: str) -> None:
-        """Watch what can be read through a value."""
-        if isinstance(value, PLAIN) or id(value) in self._seen:
-            return
-        self._seen[id(value)] = value
-        for kinds, follow in self._ways():
-            if isinstance(value, kinds):
-                follow(value, label)
-                return
+    def start(self, code: types.CodeType, global_names: Members) -> None:
+        """Code is about to run, with these globals."""
+        mentioned, texts, loaded = _names(code)
+        new = (mentioned | texts) - self._names
+        self._names |= new
+        if not _is_library(global_names.get("__name__")):
+            self._texts |= texts
+            names = sorted(loaded & global_names.keys())
+            self._watch(functools.partial(map, global_names.get, names), names)
+        self._started.add(id(code))
+        for function in self._waiting.pop(id(code), ()):
+            self._function(function, "")
+        for owner in self._owners if new else ():
+            self._attributes(*owner, frozenset(new))
+
+    def follow(self, roots: Iterable[Any]) -> None:
+        """Watch what can be read through values, and through what was found before."""
+        for root in roots:
+            self._visit(root, "")
+        while self._queue:
+            value, label = self._queue.popleft()
+            follow = next(follow for kinds, follow in self._ways() if isinstance(value, kinds))
+            follow(value, label)
+
+    def _visit(self, value: Any, label: str) -> None:
+        if not isinstance(value, PLAIN) and id(value) not in self._seen:
+            self._seen[id(value)] = value
+            self._queue.append((value, label))
 
     def _ways(self) -> Iterator[tuple[Any, Callable[[Any, str], None]]]:
-        yield GENERATORS, lambda value, _: self.generators.append(value)
-        yield torch.Tensor, lambda *_: None
+        yield GENERATORS, lambda value, _: self.draws.add(value)
+        yield (torch.Tensor, *INERT), lambda *_: None
         yield types.FunctionType, self._function
         yield types.MethodType, lambda value, label: self._each((value.__func__, value.__self__), label)
         yield functools.partial, lambda value, label: self._each((value.func, value.args, value.keywords), label)
@@ -104,21 +163,18 @@ class _Walk:
 
     def _each(self, values: Iterable[Any], label: str) -> None:
         for value in values:
-            self.visit(value, label)
+            self._visit(value, label)
 
     def _watch(self, read: Callable[[], Iterable[Any]], labels: Sequence[str]) -> None:
         self.readers.append((read, labels))
         for value, label in zip(list(read()), labels, strict=True):
-            self.visit(value, label)
+            self._visit(value, label)
 
     def _function(self, function: types.FunctionType, _: str) -> None:
-        mentioned, texts, loaded = _names(function.__code__)
-        self.names |= mentioned | texts
-        self.texts |= texts
-        own = function.__globals__
-        if not _is_library(own.get("__name__")):
-            names = sorted(loaded & own.keys())
-            self._watch(functools.partial(map, own.get, names), names)
+        """What a function reads that runs: nothing else does."""
+        if id(function.__code__) not in self._started:
+            self._waiting[id(function.__code__)].append(function)
+            return
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self._watch(functools.partial(_contents, cell), [name])
         self._each((function.__defaults__, function.__kwdefaults__), function.__qualname__)
@@ -145,23 +201,26 @@ class _Walk:
             self._object(value, label, value.__mro__ if isinstance(value, type) else ())
 
     def _object(self, value: Any, label: str, kinds: Sequence[type]) -> None:
+        self._owners.append((value, label, kinds))
+        self._attributes(value, label, kinds, self._names)
+        self._present(value, label)
+
+    def _attributes(self, value: Any, label: str, kinds: Sequence[type], names: Set[str]) -> None:
         """Attributes whose names code mentions, and the code of methods and properties among them."""
         members = [*(vars(kind) for kind in kinds if kind is not object), getattr(value, "__dict__", {})]
-        found = {name: each[name] for each in members for name in sorted(self.names & each.keys())}
-        methods = [_code_of(each[name]) for each in members for name in sorted(self.names & each.keys())]
-        self._each(filter(None, methods), label)
-        names = [name for name, member in found.items() if _is_read(member, value) and name not in WATCHED_ELSEWHERE]
-        if names:
-            read = functools.partial(attrgetter("__class__", *names), value)
-            self._watch(read, [label, *[f"{label}.{name}" for name in names]])
-        self._absent(value, label, self.texts - found.keys())
+        found = {name: each[name] for each in members for name in sorted(names & each.keys())}
+        self._each((code for each in members for name in names & each.keys() if (code := _code_of(each[name]))), label)
+        read = [name for name, member in found.items() if _is_read(member, value) and name not in WATCHED_ELSEWHERE]
+        if read:
+            labels = [label, *[f"{label}.{name}" for name in read]]
+            self._watch(functools.partial(attrgetter("__class__", *read), value), labels)
 
-    def _absent(self, value: Any, label: str, names: Iterable[str]) -> None:
-        """Attributes that an object does not have, and code may look for; not of PyTorch's layers."""
-        own = getattr(value, "__dict__", {})
-        absent = sorted(name for name in names if name not in own)
-        if absent and not (isinstance(value, torch.nn.Module) and _is_library(type(value).__module__)):
-            self._watch(functools.partial(map, own.__contains__, absent), [f"{label}.{name}" for name in absent])
+    def _present(self, value: Any, label: str) -> None:
+        """How many attributes an object has that code may look for; not of PyTorch's layers. Those that it has are
+        watched each, so that another one makes another number."""
+        own, texts = getattr(value, "__dict__", {}), self._texts
+        if own and not (isinstance(value, torch.nn.Module) and _is_library(type(value).__module__)):
+            self._watch(lambda: (len(own.keys() & texts),), [f"attributes of {label}"])
 
 
 def _code_of(member: Any) -> Any:
@@ -195,15 +254,18 @@ def _elements(value: Any) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Names that code, and code within it, mentions, as such and as texts; and those of globals that it loads."""
-    inner = [_names(each) for each in code.co_consts if isinstance(each, types.CodeType)]
-    texts = [each for each in code.co_consts if isinstance(each, str) and each.isidentifier()]  # for getattr
+    """Names that code mentions, as such and as texts; and those of globals that it loads."""
+    texts = [each for each in _texts(code.co_consts) if each.isidentifier()]  # for getattr
     loaded = [each.argval for each in dis.get_instructions(code) if each.opname in LOADS]
-    return (
-        frozenset(code.co_names).union(*(mentioned for mentioned, _, _ in inner)),
-        frozenset(texts).union(*(looked for _, looked, _ in inner)),
-        frozenset(loaded).union(*(globals_ for _, _, globals_ in inner)),
-    )
+    return frozenset(code.co_names), frozenset(texts), frozenset(loaded)
+
+
+def _texts(constants: Iterable[Any]) -> Iterator[str]:
+    for each in constants:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, (tuple, frozenset)):
+            yield from _texts(each)
 
 
 def _is_library(name: str | None) -> bool:
