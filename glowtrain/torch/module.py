@@ -22,6 +22,7 @@ from glowtrain.torch.memory import array_of, check_device
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
 from glowtrain.torch.tracing.trace import MODULE, Computation, Trace, name_in_module, traced
+from glowtrain.torch.watching.python_reads import TracedCode
 from glowtrain.types import Array, Spec, type_of
 
 BATCH = "batch"
@@ -194,7 +195,8 @@ class ModuleBuild:
             torch.zeros(types[name].shape, dtype=THEIRS[types[name].dtype]) if name in types else value
             for name, value in self.arguments.leaves.items()
         ]
-        trace = traced(Computation(self._called, **{MODULE: self.module}), examples)
+        code = TracedCode((self.module,))
+        trace = traced(Computation(self._called, code=code.observed, **{MODULE: self.module}), examples)
         given = {name: Input(type_, name) for name, type_ in types.items()}
         variables = variables_of(trace, state_tensors(self.module), self.arrays)
         leaves = {**by_placeholder(trace, list(given.values())), **variables}

@@ -192,7 +192,9 @@ class CompiledStep:
             compiled, leaves = self._for(batch)
             if self.spec.accumulate > 1 and compiled.updates.reached != self._reached:
                 self._begin_window(compiled.updates.reached)
-            return run(compiled, leaves)
+            result = run(compiled, leaves)
+            compiled.leave_values()
+            return result
 
     def _begin_window(self, reached: tuple[str, ...]) -> None:
         """Raise :class:`InputError` where a call has gradients for other parameters than those whose update waits."""

@@ -37,6 +37,7 @@ from glowtrain.torch.module import by_placeholder, variables_of
 from glowtrain.torch.optimizers import PARAMETERS, GroupedUpdates
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
+from glowtrain.torch.tracing.attributes import Assigned
 from glowtrain.torch.tracing.packed import LengthUse, length_uses
 from glowtrain.torch.tracing.source_locations import warn_caller
 from glowtrain.torch.tracing.trace import MODULE, Computation, differentiates, traced
@@ -66,7 +67,7 @@ class StepForShape:
     def __init__(self, step: CompiledStep, batch: Sequence[Any]) -> None:
         self.optimizer = step.optimizer
         self.updates = GroupedUpdates(step.names, step.spec)
-        graph, self.structure, self.lengths, self.reads = _step_graph(step, batch, self.updates)
+        graph, self.structure, self.lengths, self.reads, self.assigned = _step_graph(step, batch, self.updates)
         self.changed = step.borrow(graph, self.updates)
         options = replace(options_for(graph, step.spec, step.backend.facts), row_major_variables=True)
         self.special = Specialisation(graph, step.backend, options, step.state)
@@ -116,6 +117,11 @@ class StepForShape:
             raise BackendError(f"{type(self.special.executable).__name__} does not run on addresses; use backend cpu")
         self._returned(results)
         return seconds
+
+    def leave_values(self) -> None:
+        """Assign what the module's code has assigned when it was traced."""
+        for write, name, value in self.assigned:
+            write(name, value)
 
     def _prepared(self, leaves: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The tensors of a batch, and new ones for the results, once all is ready to run."""
@@ -193,9 +199,9 @@ def _is_live(group: Mapping[str, Any]) -> bool:
 
 def _step_graph(
     step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdates
-) -> tuple[Graph, pytree.TreeSpec, list[LengthUse], PythonReads]:
+) -> tuple[Graph, pytree.TreeSpec, list[LengthUse], PythonReads, list[Assigned]]:
     """Forward, backward and update for batches like this one; how its outputs make up what the loss returns; which of
-    its tensors are lengths; and what Python code has read."""
+    its tensors are lengths; what Python code has read, and what it assigns."""
     modules = {name or MODULE: module for name, module in step.modules.items()}
     code = TracedCode((step.loss_fn, step.module))
     computation = Computation(step.loss, code=code.observed, **modules)
@@ -203,11 +209,11 @@ def _step_graph(
     trace = traced(
         computation, pytree.tree_map_only(torch.Tensor, lambda each: row_major(each.detach()).clone(), batch)
     )
-    reads = code.reads()
-    computation.assign()
+    reads = code.reads()  # before values of this step are assigned
+    computation.surroundings.leave()
     if computation.unkept:
         warn_caller(
-            f"the module or the loss changes attributes, which a compiled step leaves as they were "
+            "the module or the loss changes what a compiled step leaves as it was "
             f"({', '.join(computation.unkept)}): return them from the loss function, or register buffers",
             UnkeptAttributeWarning,
         )
@@ -234,7 +240,7 @@ def _step_graph(
     )
     reached = [variable for variable in trained if variable in connected or variable in inner]
     graph = training_graph(model, loss, (), reached or list(trained), updates, extra, connected=connected)
-    return graph, trace.structure, length_uses(trace.graph, trace.inputs), reads
+    return graph, trace.structure, length_uses(trace.graph, trace.inputs), reads, computation.assigned
 
 
 def _loss(results: Sequence[Any]) -> Value:

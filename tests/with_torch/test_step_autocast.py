@@ -10,6 +10,7 @@ import torch
 from eager import twins
 from torch import nn
 from torch.nn.functional import cross_entropy, silu
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import glowtrain.torch as gtt
 
@@ -109,3 +110,35 @@ def test_a_trace_leaves_autocast_as_it_was(cached: bool) -> None:
         step(X, torch.zeros(()))
         assert torch.is_autocast_cache_enabled() == cached
         assert torch.equal(module(X), other(X))
+
+
+class Read(nn.Module):
+    """Recurrent layers over what autocast has cast, packed or not."""
+
+    def __init__(self, kind: type[nn.RNNBase], packed: bool) -> None:
+        super().__init__()
+        self.embed, self.layer, self.packed = nn.Linear(8, 8), kind(8, 4, batch_first=True), packed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.packed:
+            return self.layer(x)[0]
+        rows = pack_padded_sequence(self.embed(x), torch.tensor([2, 5, 1, 4]), batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.layer(rows)[0], batch_first=True)[0]
+
+
+@pytest.mark.parametrize(("kind", "packed"), [(nn.RNN, False), (nn.RNN, True), (nn.GRU, True), (nn.LSTM, True)])
+def test_recurrent_layers(kind: type[nn.RNNBase], packed: bool) -> None:
+    module, optimizer, twin, _ = twins(Read(kind, packed), lambda ps: torch.optim.SGD(ps, 0.1))
+
+    def loss(y: torch.Tensor, _: Any) -> tuple[torch.Tensor, ...]:
+        return y.float().square().mean(), y
+
+    step = gtt.compile_step(module, loss, optimizer)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, found = twin(X), step(X, Y)[1]
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected.detach(), atol=0.02, rtol=0.02)
+    loss(expected, Y)[0].backward()
+    for mine, other in zip(module.parameters(), twin.parameters(), strict=True):
+        gradient = torch.zeros_like(other) if other.grad is None else other.grad
+        torch.testing.assert_close(mine, other.detach() - 0.1 * gradient, atol=1e-3, rtol=1e-2)

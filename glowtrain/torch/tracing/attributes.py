@@ -6,20 +6,65 @@ the other one from then on.
 
 from __future__ import annotations
 
-import copy
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
+
+from glowtrain.errors import ModelError
 
 PLAIN = (int, float, complex, str, bytes, type(None))
 """What modules count and remember beside tensors."""
 STANDARD = frozenset(vars(torch.nn.Module()))
 """Attributes of all modules: their tensors, submodules, hooks and modes."""
+CONTAINERS = (list, dict, set, deque)
+"""What holds values and can be filled."""
 FLAT = "_flat_weight"
 """What the lists are called that LSTM, GRU and RNN keep their parameters in, besides."""
-Assigned = tuple[dict[str, Any], str, Any]
+Assigned = tuple[Callable[[str, Any], None], str, Any]
+"""How a value is written again, under which name, and the value."""
+
+
+class ContainerSnapshot:
+    """What lists, dicts, sets and deques hold, and those within them."""
+
+    def __init__(self) -> None:
+        self._contents: dict[int, tuple[Any, Any]] = {}
+
+    def take(self, values: Iterable[Any]) -> None:
+        """Remember what those among the values hold."""
+        for value in values:
+            if isinstance(value, CONTAINERS) and id(value) not in self._contents:
+                self._contents[id(value)] = value, _copied(value)
+                self.take(dict.values(value) if isinstance(value, dict) else value)
+            elif isinstance(value, tuple):
+                self.take(value)
+
+    def new_keys(self, container: Any) -> dict[Any, Any]:
+        """What a dict has got beside what it held, if that is all that has changed, and no tensor is among it."""
+        before = self._contents[id(container)][1]
+        if not isinstance(container, dict) or not _has_all(container, before):
+            return {}
+        added = {key: value for key, value in dict.items(container) if key not in before}
+        return {} if _has_tensors(list(added.values())) else added
+
+    def is_changed(self, value: Any) -> bool:
+        """Whether a value, or what it holds, holds other objects."""
+        container, before = self._contents.get(id(value), (None, None))
+        if container is None:
+            return isinstance(value, tuple) and any(map(self.is_changed, value))
+        elements = _elements(container)
+        return [*map(id, elements)] != [*map(id, _elements(before))] or any(map(self.is_changed, elements))
+
+    def restore(self) -> None:
+        """Give them back what they held."""
+        for container, before in self._contents.values():
+            if [*map(id, _elements(container))] != [*map(id, _elements(before))]:
+                kind: Any = _kind(container)  # a subclass may do other things when it is filled
+                kind.clear(container)
+                (kind.update if kind in (dict, set) else kind.extend)(container, before)
 
 
 class Attributes:
@@ -27,7 +72,7 @@ class Attributes:
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
         self._parts: dict[int, tuple[str, dict[str, Any], dict[str, Any]]] = {}
-        self._contents: dict[int, tuple[Any, Any]] = {}
+        self._contents = ContainerSnapshot()
         for path, module in modules.items():
             self.take(module, path)
 
@@ -36,30 +81,22 @@ class Attributes:
         if id(module) not in self._parts:
             now = vars(module)
             self._parts[id(module)] = path, now, now.copy()
-            self._take(value for name, value in now.items() if not _is_pytorchs(name))
-
-    def _take(self, values: Iterable[Any]) -> None:
-        for value in values:
-            if isinstance(value, (list, dict, set, deque)) and id(value) not in self._contents:
-                self._contents[id(value)] = value, copy.copy(value)
-                self._take(value.values() if isinstance(value, dict) else value)
-            elif isinstance(value, tuple):
-                self._take(value)
+            self._contents.take(value for name, value in now.items() if not _is_pytorchs(name))
 
     @property
     def assigned(self) -> list[Assigned]:
-        """Attributes that are plain values now, and were others: whose, which and what."""
-        return [(owner, name, value) for _, owner, name, value in self._differing() if _is_plain(value)]
+        """Attributes that are plain values now, and were others."""
+        return [(owner.__setitem__, name, value) for _, owner, name, value in self._differing() if is_plain(value)]
 
     @property
     def unkept(self) -> list[str]:
         """The names of other attributes that are not what they were, or do not hold what they held."""
-        replaced = {f"{path}.{name}": name for path, _, name, value in self._differing() if not _is_plain(value)}
+        replaced = {f"{path}.{name}": name for path, _, name, value in self._differing() if not is_plain(value)}
         filled = [
             f"{path}.{name}"
             for path, _, before in self._parts.values()
             for name, value in before.items()
-            if not _is_pytorchs(name) and self._is_changed(value)
+            if not _is_pytorchs(name) and self._contents.is_changed(value)
         ]
         return [*dict.fromkeys([*replaced, *filled])]
 
@@ -69,23 +106,59 @@ class Attributes:
                 if not _is_pytorchs(name) and (name not in before or value is not before[name]):
                     yield path, now, name, value
 
-    def _is_changed(self, value: Any) -> bool:
-        container, before = self._contents.get(id(value), (None, None))
-        if container is None:
-            return isinstance(value, tuple) and any(map(self._is_changed, value))
-        elements = _elements(container)
-        return [*map(id, elements)] != [*map(id, _elements(before))] or any(map(self._is_changed, elements))
-
     def restore(self) -> None:
         """Make them what they were, the same objects with the same contents."""
         for _, now, before in self._parts.values():
             for name in [name for name in now if name not in before]:
                 del now[name]
             now.update({name: value for name, value in before.items() if name not in STANDARD})
-        for container, before in self._contents.values():
-            if [*map(id, _elements(container))] != [*map(id, _elements(before))]:
-                container.clear()
-                (container.update if isinstance(container, (dict, set)) else container.extend)(before)
+        self._contents.restore()
+
+
+class Registered:
+    """The parameters, buffers and submodules of a module and of its parts."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._dicts = [
+            (path, each, each.copy())
+            for path, part in module.named_modules()
+            for each in (part._parameters, part._buffers, part._modules)
+        ]
+
+    def assigned(self) -> list[tuple[torch.Tensor, Any]]:
+        """Buffers, and what has been assigned in their place.
+
+        Raises :class:`ModelError` where that is no tensor of the same kind, and for what else is not what it was.
+        """
+        assigned = []
+        for path, now, before in self._dicts:
+            for name in dict.fromkeys([*before, *now]):
+                old, new = before.get(name), now.get(name)
+                if old is not new or (name in before) != (name in now):
+                    _check_assigned(f"{path}.{name}", old, new)
+                    assigned.append((old, new))
+        return assigned
+
+    def restore(self) -> None:
+        """Give them back."""
+        for _, now, before in self._dicts:
+            if [*map(id, now.values())] != [*map(id, before.values())] or [*now] != [*before]:
+                now.clear()
+                now.update(before)
+
+
+def _check_assigned(name: str, old: Any, new: Any) -> None:
+    name = repr(name.partition(".")[2])
+    if not all(isinstance(each, torch.Tensor) and not isinstance(each, torch.nn.Parameter) for each in (old, new)):
+        raise ModelError(
+            f"a call of the module registers, replaces or removes {name}: parameters, buffers and submodules must be "
+            "made before (call the module once, or make them in __init__)"
+        )
+    if (old.shape, old.dtype) != (new.shape, new.dtype):
+        kinds = [f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for each in (old, new)]
+        raise ModelError(
+            f"the module assigns to its buffer {name}, {kinds[0]}, what is {kinds[1]}: keep shape and type"
+        )
 
 
 def _is_pytorchs(name: str) -> bool:
@@ -93,9 +166,36 @@ def _is_pytorchs(name: str) -> bool:
     return name in STANDARD or name.startswith(FLAT)
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, PLAIN) or (isinstance(value, tuple) and all(map(_is_plain, value)))
+def is_plain(value: Any) -> bool:
+    """Whether a value is no tensor and holds none."""
+    return isinstance(value, PLAIN) or (isinstance(value, tuple) and all(map(is_plain, value)))
+
+
+def _kind(container: Any) -> type:
+    return next(kind for kind in CONTAINERS if isinstance(container, kind))
+
+
+def _copied(container: Any) -> Any:
+    """What a container holds, in one without methods of a subclass, which may make something where it is asked."""
+    kind = _kind(container)
+    return dict(dict.items(container)) if kind is dict else kind(container)
+
+
+def _has_all(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
+    return all(key in now and _is_same(dict.__getitem__(now, key), value) for key, value in before.items())
+
+
+def _is_same(now: Any, before: Any) -> bool:
+    """Whether a value is what it was, or a container made again of the same parts, none of them a tensor."""
+    if now is before:
+        return True
+    made_again = isinstance(now, (list, dict, set, tuple)) and type(now) is type(before)
+    return made_again and not _has_tensors([now, before]) and bool(now == before)
+
+
+def _has_tensors(value: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
 
 
 def _elements(container: Any) -> list[Any]:
-    return [*container.keys(), *container.values()] if isinstance(container, dict) else [*container]
+    return [*dict.keys(container), *dict.values(container)] if isinstance(container, dict) else [*container]

@@ -1,9 +1,10 @@
-"""Detect random numbers of Python and NumPy, which a trace would make constants of."""
+"""Detect random numbers of Python and NumPy, and elements of iterators, which a trace would make constants of."""
 
 from __future__ import annotations
 
 import pickle
 import random
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ import numpy as np
 from glowtrain.errors import InputError
 
 
-class RandomGenerators:
-    """Generators of random numbers, and their states when they were added: those of ``random`` and ``numpy.random``
-    at first."""
+class Generators:
+    """Generators of random numbers, and iterators, with their states when they were added: those of ``random`` and
+    ``numpy.random`` at first."""
 
     def __init__(self) -> None:
         self._before = [(name, state, _fingerprint(state)) for name, state in _global_states()]
@@ -21,17 +22,17 @@ class RandomGenerators:
     def add(self, generator: Any) -> None:
         """Add a generator from which code may draw that is about to run."""
         name = f"a {type(generator).__module__}.{type(generator).__name__}"
-        self._before.append((name, generator, _fingerprint(generator)))
+        self._before.append((name, generator, _fingerprint(_state(generator))))
 
     def check(self) -> None:
         """Raise :class:`InputError` where code has drawn from one of them."""
         now = dict(_global_states())
-        drawn = [name for name, each, then in self._before if _fingerprint(now.get(name, each)) != then]
+        drawn = [name for name, each, then in self._before if _fingerprint(_state(now.get(name, each))) != then]
         if drawn:
             raise InputError(
-                f"the module or the loss draws random numbers from {' and '.join(drawn)}. Its Python code runs once, "
-                "when it is compiled, so that all steps would use the same ones: draw them by PyTorch "
-                "(torch.rand(()), torch.distributions), or outside, and pass them as tensors"
+                f"the module or the loss draws numbers from {' and '.join(drawn)}. Its Python code runs once, when "
+                "it is compiled, so that all steps would use the same ones: draw them by PyTorch (torch.rand(()), "
+                "torch.distributions), or outside, and pass them as tensors"
             )
 
 
@@ -39,5 +40,16 @@ def _global_states() -> list[tuple[str, Any]]:
     return [("random", random.getstate()), ("numpy.random", np.random.get_state())]  # noqa: NPY002  what others use
 
 
+def _state(generator: Any) -> Any:
+    """A generator of Python's code is at an instruction, with variables; others can be pickled."""
+    if not isinstance(generator, GeneratorType):
+        return generator
+    frame = generator.gi_frame
+    return frame and (frame.f_lasti, {name: id(value) for name, value in frame.f_locals.items()})
+
+
 def _fingerprint(state: Any) -> bytes:
-    return pickle.dumps(state)
+    try:
+        return pickle.dumps(state)
+    except (TypeError, AttributeError, pickle.PicklingError):  # an iterator over what cannot be pickled
+        return b""

@@ -164,14 +164,19 @@ def _spoilt(y: torch.Tensor, fits: torch.Tensor) -> torch.Tensor:
 
 def _layers(kind: str) -> Callable[..., Any]:
     """Recurrent layers of a kind, over packed sequences or others."""
-    function = getattr(_VF, kind)
+    function, operator = getattr(_VF, kind), getattr(torch.ops.aten, kind).input
 
     def run(x: Any, *operands: Any) -> Any:
-        if not isinstance(x, Padded):
-            return function(x, *operands)  # one sequence, or a batch of equal lengths
+        if not isinstance(x, Padded):  # one sequence, or a batch of equal lengths
+            cast = kind.startswith("rnn") and torch.is_autocast_enabled("cpu")  # the products of its steps
+            return (operator.decompose if cast else function)(x, *operands)
         _, states, params, *settings = operands
         own = [states] if isinstance(states, torch.Tensor) else list(states)
-        y, *finals = packed_rnn(x.tensor, x.lengths, own, list(params), kind, *settings)
+        values, params = x.tensor, list(params)
+        if torch.is_autocast_enabled("cpu"):
+            narrow = torch.get_autocast_dtype("cpu")
+            values, own, params = values.to(narrow), *([each.to(narrow) for each in row] for row in (own, params))
+        y, *finals = packed_rnn(values, x.lengths, own, params, kind, *settings)
         return Padded(y, x.lengths), *finals
 
     return run

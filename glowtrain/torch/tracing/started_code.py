@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, Self
 
-from glowtrain.torch.tracing.drawn import RandomGenerators
+from glowtrain.torch.tracing.drawn import Generators
+from glowtrain.torch.tracing.surroundings import Surroundings
 
 Tell = Callable[[CodeType, dict[str, Any]], None]
 
@@ -22,8 +23,8 @@ Tell = Callable[[CodeType, dict[str, Any]], None]
 class StartedCode:
     """Calls ``tell`` with code and its globals before it runs for the first time, in the thread that enters this.
 
-    It takes the place of a profiler (``sys.setprofile``), which goes on afterwards. What Python's garbage collector runs
-    meanwhile, finalizers and other callbacks of it, is nobody's code here.
+    It takes the place of a profiler (``sys.setprofile``), which goes on afterwards. What Python's garbage collector
+    runs meanwhile, finalizers and other callbacks of it, is nobody's code here.
     """
 
     def __init__(self, tell: Tell | None = None) -> None:
@@ -36,8 +37,8 @@ class StartedCode:
     def __enter__(self) -> Self:
         self._before = sys.getprofile()
         if self._tell is not None:
+            gc.callbacks.append(self._collection_ends)  # before what needs it: making a list longer may collect garbage
             gc.callbacks.insert(0, self._collection_starts)
-            gc.callbacks.append(self._collection_ends)
         self.go_on()
         return self
 
@@ -84,4 +85,5 @@ class TraceObserver:
     """What is noticed of the code that a trace runs: nothing by itself but draws from global generators."""
 
     started: StartedCode = field(default_factory=StartedCode)
-    draws: RandomGenerators = field(default_factory=RandomGenerators)
+    draws: Generators = field(default_factory=Generators)
+    surroundings: Surroundings = field(default_factory=Surroundings)

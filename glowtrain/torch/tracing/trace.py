@@ -30,7 +30,7 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.torch.aten import TABLE
-from glowtrain.torch.tracing.attributes import Assigned, Attributes
+from glowtrain.torch.tracing.attributes import Assigned, Attributes, Registered
 from glowtrain.torch.tracing.quiet import quiet
 from glowtrain.torch.tracing.source_locations import innermost_line
 from glowtrain.torch.tracing.started_code import StartedCode, TraceObserver
@@ -170,7 +170,8 @@ class Computation(torch.nn.Module):
 
     What says how gradients are computed (``torch.autograd.Function``, hooks of tensors) is refused, unless the
     computation is wanted ``forward_only``: then it is passed over. Draws of random numbers by Python and NumPy, which
-    the trace would make constants of, are always refused. ``code`` notices what else its code does.
+    the trace would make constants of, are always refused. ``code`` notices what else its code does, whose surroundings
+    are left as they are.
     """
 
     def __init__(
@@ -179,6 +180,7 @@ class Computation(torch.nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.code = code or TraceObserver()
+        self.surroundings = self.code.surroundings
         self.forward_only = forward_only
         self.originals = Originals()
         self.tape = Tape(GRADIENT)
@@ -187,7 +189,7 @@ class Computation(torch.nn.Module):
             self.add_module(name, module)
 
     def forward(self, *inputs: Any) -> Any:
-        before = list(self._buffers_in_place())
+        registered = Registered(self)
         attributes = Attributes(dict(self.named_modules()))
         self.originals.attributes = self.originals.attributes or attributes
         constant = [(each, each._version) for each in pytree.tree_leaves(inputs) if _is_constant(each)]
@@ -197,15 +199,21 @@ class Computation(torch.nn.Module):
             self.originals.modules.add(called)
             attributes.take(called, type(called).__name__)
 
-        with mode, calls_observed(observe), self.code.started:
-            results = self._function[0](*inputs)
-        self.code.draws.check()
+        try:
+            with mode, calls_observed(observe), self.code.started:
+                results = self._function[0](*inputs)
+            self.code.draws.check()
+            buffers = registered.assigned()
+            self.originals.assigned += attributes.assigned
+            self.originals.unkept += attributes.unkept
+        finally:
+            registered.restore()
+            self.surroundings.restore()  # while what PyTorch replaces for a trace is in its place
         if any(each.requires_grad and each._version != version for each, version in constant):
             raise ModelError("what requires a gradient is written to a tensor that does not: write it under no_grad")
-        self.originals.assigned += attributes.assigned
-        self.originals.unkept += attributes.unkept
-        for owner, name, buffer in before:
-            self._write_back(owner, name, buffer)
+        for buffer, value in buffers:  # what is assigned becomes a write, which export sees
+            with torch.no_grad():
+                buffer.copy_(value)
         self.tape.record(results, inputs, dict(self.named_parameters(remove_duplicate=False)))
         return results
 
@@ -216,13 +224,14 @@ class Computation(torch.nn.Module):
 
     @property
     def unkept(self) -> list[str]:
-        """The attributes that calls of the modules would have left with other tensors or contents."""
-        return [name_in_module(name) for name in dict.fromkeys(self.originals.unkept)]
+        """The attributes and names that calls of the modules would have left with other tensors or contents."""
+        own = map(name_in_module, self.originals.unkept)
+        return list(dict.fromkeys([*own, *self.surroundings.unkept]))
 
-    def assign(self) -> None:
-        """Leave in the modules the plain values that they have assigned, as calls of them do."""
-        for owner, name, value in self.originals.assigned:
-            owner[name] = value
+    @property
+    def assigned(self) -> list[Assigned]:
+        """The plain values that calls of the modules leave in their attributes and elsewhere."""
+        return [*self.originals.assigned, *self.surroundings.assigned]
 
     @property
     def others(self) -> list[torch.nn.Module]:
@@ -230,18 +239,6 @@ class Computation(torch.nn.Module):
         own = set(map(id, self.modules()))
         parts = dict.fromkeys(part for module in self.originals.modules for part in module.modules())
         return [part for part in parts if id(part) not in own]
-
-    def _buffers_in_place(self) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
-        for part in self.modules():
-            yield from ((part._buffers, name, buffer) for name, buffer in part._buffers.items() if buffer is not None)
-
-    def _write_back(self, owner: dict[str, Any], name: str, buffer: torch.Tensor) -> None:
-        """What a module has assigned to a buffer becomes a write to it, which export sees."""
-        assigned = owner[name]
-        if assigned is not buffer:
-            owner[name] = buffer
-            with torch.no_grad():
-                buffer.copy_(assigned)
 
 
 def _is_constant(value: Any) -> bool:
@@ -302,6 +299,7 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
     finally:
         computation.restore()
     trace = replace(computation.originals.put_in(_trace(program)), others=computation.others)
+    _check_replaced(computation.surroundings.replaced, list(trace.tensors.values()))
     outside = {placeholder: trace.tensors[placeholder] for placeholder in trace.outside}
     numbers = {placeholder: number for number, placeholder in enumerate(trace.inputs)}
     trace = replace(trace, tape=computation.tape.read({**numbers, **trace.names, **outside}))
@@ -339,6 +337,16 @@ def _check_attributes(program: ExportedProgram, said: str) -> None:
         raise ModelError(
             f"the module reads and assigns {', '.join(kept)}, which are no buffers, so that a call depends on the one "
             "before: make them buffers with register_buffer()"
+        )
+
+
+def _check_replaced(replaced: Sequence[tuple[str, torch.Tensor]], read: Sequence[torch.Tensor]) -> None:
+    """Raise :class:`ModelError` for tensors beside those of modules that one call leaves to the next."""
+    names = [name for name, tensor in replaced if any(tensor is each for each in read)]
+    if names:
+        raise ModelError(
+            f"the module or the loss reads and assigns {', '.join(names)}, so that a call depends on the one before: "
+            "make buffers of them with register_buffer()"
         )
 
 

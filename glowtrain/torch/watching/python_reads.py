@@ -8,14 +8,17 @@ standard library.
 
 from __future__ import annotations
 
+import argparse
 import dis
 import functools
+import itertools
 import logging
 import sys
+import threading
 import types
 import typing
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from itertools import chain
 from operator import attrgetter, call, is_
@@ -25,23 +28,36 @@ from typing import Any
 import numpy as np
 import torch
 
-from glowtrain.torch.tracing.drawn import RandomGenerators
+from glowtrain.torch.tracing.drawn import Generators
 from glowtrain.torch.tracing.started_code import StartedCode, TraceObserver
+from glowtrain.torch.tracing.surroundings import Namespace, Surroundings
 
 PLAIN = (int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device, Enum)
 GENERATORS = (Random, np.random.Generator, np.random.RandomState)
+ITERATORS: tuple[type, ...] = (
+    types.GeneratorType, itertools.cycle, itertools.count, itertools.chain, enumerate, map, zip, type(iter([])),
+    type(iter(())), type(iter(range(0))),
+)  # fmt: skip
 CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 INERT = (logging.Logger, types.GenericAlias, types.UnionType, typing._GenericAlias)  # type: ignore[attr-defined]
 """What says or describes things; some of it makes its attributes anew each time."""
 LONGEST, MOST_BYTES = 64, 512
 """Elements of lists and dicts, and bytes of arrays, that are watched at most."""
-LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
-ENTRIES = frozenset({"forward", "__call__", "__getitem__", "__iter__", "__len__", "__getattr__"})
+CACHED = functools._lru_cache_wrapper
+LOADS, STORES = ("LOAD_GLOBAL", "LOAD_NAME"), ("STORE_GLOBAL", "DELETE_GLOBAL")
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local, types.FunctionType)
+"""Classes of the standard library whose objects are what people put into them."""
+ENTRIES = frozenset({
+    "forward", "__call__", "__getitem__", "__setitem__", "__contains__", "__iter__", "__next__", "__len__", "__bool__",
+    "__enter__", "__exit__", "__getattr__", "__setattr__",
+})  # fmt: skip
 """Methods that code calls without their names."""
 WATCHED_ELSEWHERE = frozenset({"__dict__", *vars(torch.nn.Module())})
 """Modes, parameters, submodules and hooks; and each attribute for itself."""
 LIBRARIES = frozenset({"torch", "numpy", "glowtrain", "builtins", "_pytest", *sys.stdlib_module_names})
 """What is not followed; pytest has asserts in tests call it."""
+TRACERS = ("torch.fx.", "torch.export.", "torch._export.")
+"""What puts methods of its own into classes of modules while it traces them."""
 Members = dict[str, Any]
 Started = tuple[types.CodeType, Members]
 """Code that ran, and its globals."""
@@ -89,7 +105,7 @@ class TracedCode:
         self._ran: list[Started] = []
         self._walk = _Walk()
         self._walk.follow(roots)
-        self.observed = TraceObserver(StartedCode(self._start), self._walk.draws)
+        self.observed = TraceObserver(StartedCode(self._start), self._walk.draws, self._walk.surroundings)
 
     def _start(self, code: types.CodeType, global_names: Members) -> None:
         if (global_names.get("__name__") or "").partition(".")[0] != "glowtrain":  # which has put itself in between
@@ -107,7 +123,9 @@ class _Walk:
 
     def __init__(self) -> None:
         self.readers: list[tuple[Callable[[], Iterable[Any]], Sequence[str]]] = []
-        self.draws = RandomGenerators()
+        self.draws = Generators()
+        self.surroundings = Surroundings()
+        """What the code may change beside attributes of modules, as it is before that starts."""
         self._names: set[str] = set(ENTRIES)
         """Those that code mentions which has started."""
         self._texts: set[str] = set()
@@ -122,16 +140,18 @@ class _Walk:
 
     def start(self, code: types.CodeType, global_names: Members) -> None:
         """Code is about to run, with these globals."""
-        mentioned, texts, loaded = _names(code)
+        mentioned, texts, loaded, stored = _names(code)
         new = (mentioned | texts) - self._names
         self._names |= new
         if not _is_library(global_names.get("__name__")):
             self._texts |= texts
             names = sorted(loaded & global_names.keys())
-            self._watch(functools.partial(map, global_names.get, names), names)
+            self._watch(functools.partial(map, global_names.get, names), names, fillable=True)
+            read = functools.partial(_part, global_names, stored)
+            self.surroundings.add(Namespace("", read, global_names.__setitem__, global_names.__delitem__))
         self._started.add(id(code))
         for function in self._waiting.pop(id(code), ()):
-            self._function(function, "")
+            self._reads(function)
         for owner in self._owners if new else ():
             self._attributes(*owner, frozenset(new))
 
@@ -150,10 +170,11 @@ class _Walk:
             self._queue.append((value, label))
 
     def _ways(self) -> Iterator[tuple[Any, Callable[[Any, str], None]]]:
-        yield GENERATORS, lambda value, _: self.draws.add(value)
+        yield (*GENERATORS, *ITERATORS), lambda value, _: self.draws.add(value)
         yield (torch.Tensor, *INERT), lambda *_: None
         yield types.FunctionType, self._function
         yield types.MethodType, lambda value, label: self._each((value.__func__, value.__self__), label)
+        yield CACHED, self._cached
         yield functools.partial, lambda value, label: self._each((value.func, value.args, value.keywords), label)
         yield torch.nn.Module, self._module
         yield CONTAINERS, self._container
@@ -165,19 +186,40 @@ class _Walk:
         for value in values:
             self._visit(value, label)
 
-    def _watch(self, read: Callable[[], Iterable[Any]], labels: Sequence[str]) -> None:
+    def _watch(self, read: Callable[[], Iterable[Any]], labels: Sequence[str], *, fillable: bool = False) -> None:
+        """Watch values; among those that are ``fillable``, code may fill lists and dicts, and empty them."""
         self.readers.append((read, labels))
         for value, label in zip(list(read()), labels, strict=True):
+            if fillable:
+                self.surroundings.add_container(label, value)
             self._visit(value, label)
 
     def _function(self, function: types.FunctionType, _: str) -> None:
-        """What a function reads that runs: nothing else does."""
-        if id(function.__code__) not in self._started:
-            self._waiting[id(function.__code__)].append(function)
+        if (function.__globals__.get("__name__") or "").startswith(TRACERS):
             return
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            self._watch(functools.partial(_contents, cell), [name])
+        if not _is_library(function.__module__):
+            self._object(function, function.__name__, ())
+        if id(function.__code__) in self._started:
+            self._reads(function)
+        else:
+            self._waiting[id(function.__code__)].append(function)
+
+    def _reads(self, function: types.FunctionType) -> None:
+        """What a function reads that runs: nothing else does. PyTorch's own, which puts back what it changes, reads the
+        functions that it was given."""
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        if _is_library(function.__module__):
+            given = [cell.cell_contents for _, cell in cells if _is_filled(cell)]
+            self._each(filter(callable, given), "")
+            return
+        for name, cell in cells:
+            self.surroundings.add(_namespace_of_cell(name, cell))
+            self._watch(functools.partial(_contents, cell), [name], fillable=True)
         self._each((function.__defaults__, function.__kwdefaults__), function.__qualname__)
+
+    def _cached(self, function: Any, label: str) -> None:
+        self.surroundings.add_cache(function)
+        self._visit(function.__wrapped__, label)
 
     def _module(self, module: torch.nn.Module, label: str) -> None:
         kinds = type(module).__mro__
@@ -202,6 +244,7 @@ class _Walk:
 
     def _object(self, value: Any, label: str, kinds: Sequence[type]) -> None:
         self._owners.append((value, label, kinds))
+        self._may_change(value, label)
         self._attributes(value, label, kinds, self._names)
         self._present(value, label)
 
@@ -213,7 +256,8 @@ class _Walk:
         read = [name for name, member in found.items() if _is_read(member, value) and name not in WATCHED_ELSEWHERE]
         if read:
             labels = [label, *[f"{label}.{name}" for name in read]]
-            self._watch(functools.partial(attrgetter("__class__", *read), value), labels)
+            fillable = not _is_foreign(value)
+            self._watch(functools.partial(attrgetter("__class__", *read), value), labels, fillable=fillable)
 
     def _present(self, value: Any, label: str) -> None:
         """How many attributes an object has that code may look for; not of PyTorch's layers. Those that it has are
@@ -222,13 +266,29 @@ class _Walk:
         if own and not (isinstance(value, torch.nn.Module) and _is_library(type(value).__module__)):
             self._watch(lambda: (len(own.keys() & texts),), [f"attributes of {label}"])
 
+    def _may_change(self, value: Any, label: str) -> None:
+        """Code may change attributes of an object or a class, but for those of a module and of a library's objects."""
+        if not _is_foreign(value) and not isinstance(value, (torch.nn.Module, types.ModuleType)):
+            slots = [] if isinstance(value, type) else [name for each in type(value).__mro__ for name in _slots(each)]
+            special = isinstance(value, (type, threading.local))
+            # past frozen dataclasses
+            ways = (setattr, delattr) if special else (object.__setattr__, object.__delattr__)
+            write, delete = (functools.partial(way, value) for way in ways)
+            self.surroundings.add(Namespace(label, functools.partial(_attributes, value, slots), write, delete))
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether an object or a class is one of a library, which puts back itself what a trace changes."""
+    kind = value if isinstance(value, type) else type(value)
+    return _is_library(kind.__module__) and kind not in NAMESPACES
+
 
 def _code_of(member: Any) -> Any:
     """The function of a method or property; None for other members of a class."""
     for name in ("__func__", "fget", "func"):
         has = hasattr(type(member), name) or name in getattr(member, "__dict__", {})  # what __getattr__ says is no code
         member = getattr(member, name) if has and not isinstance(member, functools.partial) else member
-    return member if isinstance(member, types.FunctionType) else None
+    return member if isinstance(member, (types.FunctionType, CACHED)) else None
 
 
 def _is_read(member: Any, owner: Any) -> bool:
@@ -242,6 +302,46 @@ def _is_read(member: Any, owner: Any) -> bool:
     return True
 
 
+def _part(values: Mapping[str, Any], names: frozenset[str]) -> Members:
+    return {name: values[name] for name in names & values.keys()}
+
+
+def _slots(kind: type) -> list[str]:
+    return [name for name, member in vars(kind).items() if isinstance(member, types.MemberDescriptorType)]
+
+
+def _attributes(value: Any, slots: Sequence[str]) -> Members:
+    """All but those that Python itself adds when they are asked for."""
+    own = {**{name: getattr(value, name) for name in slots if hasattr(value, name)}, **getattr(value, "__dict__", {})}
+    return {name: each for name, each in own.items() if not name.startswith("__")}
+
+
+def _namespace_of_cell(name: str, cell: types.CellType) -> Namespace:
+    """A variable of an enclosing function."""
+
+    def read() -> Members:
+        try:
+            return {name: cell.cell_contents}
+        except ValueError:  # it has no value yet
+            return {}
+
+    def write(_: str, value: Any) -> None:
+        cell.cell_contents = value
+
+    def delete(_: str) -> None:
+        del cell.cell_contents
+
+    return Namespace("", read, write, delete)
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    """Whether a variable of an enclosing function has a value by now."""
+    try:
+        return cell.cell_contents is cell.cell_contents
+    except ValueError:
+        return False
+
+
 def _contents(cell: types.CellType) -> tuple[Any]:
     return (cell.cell_contents,)
 
@@ -253,11 +353,14 @@ def _elements(value: Any) -> tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Names that code mentions, as such and as texts; and those of globals that it loads."""
-    texts = [each for each in _texts(code.co_consts) if each.isidentifier()]  # for getattr
-    loaded = [each.argval for each in dis.get_instructions(code) if each.opname in LOADS]
-    return frozenset(code.co_names), frozenset(texts), frozenset(loaded)
+def _names(code: types.CodeType) -> tuple[frozenset[str], ...]:
+    """Names that code mentions, as such and as texts; those of globals that it loads, and of those that it stores."""
+    texts = frozenset(each for each in _texts(code.co_consts) if each.isidentifier())  # for getattr
+    instructions = list(dis.get_instructions(code))
+    of_globals = (
+        frozenset(each.argval for each in instructions if each.opname in operations) for operations in (LOADS, STORES)
+    )
+    return frozenset(code.co_names), texts, *of_globals
 
 
 def _texts(constants: Iterable[Any]) -> Iterator[str]:

@@ -1,0 +1,99 @@
+"""What traced Python code may change beside attributes of modules.
+
+That is globals, variables of enclosing functions, objects and classes, lists and dicts, results of ``lru_cache``.
+
+A trace computes with tensors that have no elements. None of these may be left where code outside of the trace, or the
+next trace, finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.utils import parametrize
+
+from glowtrain.torch.tracing.attributes import CONTAINERS, Assigned, ContainerSnapshot, is_plain
+
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """Values by name, and how they are written and deleted. ``label`` says whose they are, for people."""
+
+    label: str
+    read: Callable[[], Mapping[str, Any]]
+    write: Callable[[str, Any], None]
+    delete: Callable[[str], None]
+
+    def title(self, name: str) -> str:
+        """What people call a value."""
+        return f"{self.label}.{name}" if self.label else name
+
+
+class Surroundings:
+    """What code can reach that is about to run, as it is when it is added here: before the code changes it."""
+
+    def __init__(self) -> None:
+        self._namespaces: list[tuple[Namespace, dict[str, Any]]] = []
+        self._containers: list[tuple[str, Any]] = []
+        """Lists, dicts, sets and deques under labels for people."""
+        self._caches: list[tuple[Any, int]] = []
+        """Functions with ``functools.lru_cache``, and how often these had no result."""
+        self._contents = ContainerSnapshot()
+        self._contents.take([parametrize._cache])  # what a block of parametrize.cached() has computed by now
+        self._added: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+        self.assigned: list[Assigned] = []
+        """Names that had plain values before :meth:`restore`, and others when they were added."""
+        self.unkept: list[str] = []
+        """What else differed then, for people."""
+        self.replaced: list[tuple[str, torch.Tensor]] = []
+        """What was a tensor, and became another one."""
+
+    def add(self, namespace: Namespace) -> None:
+        """Add values by name."""
+        self._namespaces.append((namespace, dict(namespace.read())))
+
+    def add_container(self, label: str, value: Any) -> None:
+        """Add a value if it is a list, dict, set or deque, with those within it."""
+        if isinstance(value, CONTAINERS):
+            self._containers.append((label, value))
+        self._contents.take([value])
+
+    def add_cache(self, function: Any) -> None:
+        """Add a function with ``functools.lru_cache``."""
+        self._caches.append((function, function.cache_info().misses))
+
+    def restore(self) -> None:
+        """Make all of it what it was."""
+        for namespace, name, was, value in list(self._differing()):
+            if value is not MISSING and is_plain(value):
+                self.assigned.append((namespace.write, name, value))
+            else:
+                self.unkept.append(namespace.title(name))
+                self.replaced += [(namespace.title(name), was)] if isinstance(was, torch.Tensor) else []
+            namespace.delete(name) if was is MISSING else namespace.write(name, was)
+        changed = [(label, each) for label, each in self._containers if self._contents.is_changed(each)]
+        added = [(label, each, self._contents.new_keys(each)) for label, each in changed]
+        self._added += [(each, new) for _, each, new in added if new]
+        self.unkept += [label for label, _, new in added if not new]
+        self._contents.restore()
+        for cached, misses in self._caches:
+            if cached.cache_info().misses != misses:
+                cached.cache_clear()
+
+    def leave(self) -> None:
+        """Put into dicts again what code has computed once for new keys."""
+        for container, new in self._added:
+            dict.update(container, new)
+
+    def _differing(self) -> Iterator[tuple[Namespace, str, Any, Any]]:
+        for namespace, before in self._namespaces:
+            now = namespace.read()
+            for name in dict.fromkeys([*before, *now]):
+                was, value = before.get(name, MISSING), now.get(name, MISSING)
+                if was is not value:
+                    yield namespace, name, was, value
