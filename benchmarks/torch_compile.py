@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch_zoo import ZOO, Case
 
-from glowtrain.torch.backend import glowtrain
+from glowtrain.torch.dynamo.backend import glowtrain
 
 LEAST = 2e-4
 """Seconds of an eager step from which a module counts."""

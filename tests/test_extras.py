@@ -30,7 +30,7 @@ def no_extras(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_extras")
 def test_pytorch_is_asked_for_by_all_ways_in() -> None:
-    for name in ("glowtrain.torch", "glowtrain.torch.step", "glowtrain.torch.checking.gradcheck"):
+    for name in ("glowtrain.torch", "glowtrain.torch.steps.step", "glowtrain.torch.checking.gradcheck"):
         with pytest.raises(ImportError, match=TOLD):
             importlib.import_module(name)
     with pytest.raises(MissingExtraError, match=TOLD):

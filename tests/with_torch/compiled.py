@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from glowtrain.torch.backend import glowtrain
+from glowtrain.torch.dynamo.backend import glowtrain
 
 
 def ramp(*shape: int) -> torch.Tensor:

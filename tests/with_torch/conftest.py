@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from glowtrain.torch.backend import CapturedFunction, FallbackWarning
+from glowtrain.torch.dynamo.backend import CapturedFunction, FallbackWarning
 
 
 @pytest.fixture(autouse=True)

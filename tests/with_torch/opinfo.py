@@ -19,7 +19,7 @@ from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
-from glowtrain.torch.backend import FallbackWarning, glowtrain
+from glowtrain.torch.dynamo.backend import FallbackWarning, glowtrain
 
 Call = Callable[..., Any]
 Tensors = list[torch.Tensor]

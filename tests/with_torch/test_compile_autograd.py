@@ -13,7 +13,7 @@ from torch import nn
 from torch.autograd import forward_ad, functional
 
 from glowtrain.errors import DifferentiationError
-from glowtrain.torch.backend import FallbackWarning
+from glowtrain.torch.dynamo.backend import FallbackWarning
 
 pytestmark = pytest.mark.usefixtures("nothing_falls_back")
 
@@ -107,7 +107,7 @@ def test_jacobians_and_hessians() -> None:
 # --- forward mode ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("default::glowtrain.torch.backend.FallbackWarning")
+@pytest.mark.filterwarnings("default::glowtrain.torch.dynamo.backend.FallbackWarning")
 @pytest.mark.parametrize("gradients", [True, False])
 def test_forward_mode_is_left_to_pytorch(gradients: bool) -> None:
     eager, ours, _ = pair(net().requires_grad_(gradients))

@@ -14,7 +14,7 @@ from eager import net
 from torch import nn
 
 from glowtrain.compiler.address_function import AddressFunction
-from glowtrain.torch.backend import CapturedFunction, FallbackWarning
+from glowtrain.torch.dynamo.backend import CapturedFunction, FallbackWarning
 
 pytestmark = pytest.mark.usefixtures("nothing_falls_back")
 
@@ -98,7 +98,7 @@ def test_what_is_not_supported_is_named_once() -> None:
     assert len([each for each in noted if each.category is FallbackWarning]) == 1
 
 
-@pytest.mark.filterwarnings("default::glowtrain.torch.backend.FallbackWarning")
+@pytest.mark.filterwarnings("default::glowtrain.torch.dynamo.backend.FallbackWarning")
 def test_autocast_is_left_to_pytorch() -> None:
     eager, ours, _ = pair(net())
     with torch.autocast("cpu", torch.bfloat16):
@@ -108,7 +108,7 @@ def test_autocast_is_left_to_pytorch() -> None:
     close(result, expected)
 
 
-@pytest.mark.filterwarnings("default::glowtrain.torch.backend.FallbackWarning")
+@pytest.mark.filterwarnings("default::glowtrain.torch.dynamo.backend.FallbackWarning")
 def test_an_input_that_requires_a_gradient_changed_in_place() -> None:
     found = []
     for function in (lambda h: h.mul_(ramp(5)), compiled(lambda h: h.mul_(ramp(5)))):
@@ -121,7 +121,7 @@ def test_an_input_that_requires_a_gradient_changed_in_place() -> None:
     close(*found)
 
 
-@pytest.mark.filterwarnings("default::glowtrain.torch.backend.FallbackWarning")
+@pytest.mark.filterwarnings("default::glowtrain.torch.dynamo.backend.FallbackWarning")
 def test_results_whose_shape_depends_on_elements_are_left_to_pytorch() -> None:
     x = ramp(5)
     with pytest.warns(FallbackWarning, match="depends on elements"):

@@ -16,7 +16,7 @@ from torch import nn
 from torch.func import functional_call, grad, hessian, jacrev, jvp, vjp, vmap
 from torch.utils.checkpoint import checkpoint
 
-from glowtrain.torch.backend import CapturedFunction, FallbackWarning
+from glowtrain.torch.dynamo.backend import CapturedFunction, FallbackWarning
 from glowtrain.torch.tracing.replay import BODIES, MODES
 
 STATES = (

@@ -11,7 +11,7 @@ from eager import net
 from torch import nn
 from torch.nn import functional as F
 
-from glowtrain.torch.backend import FallbackWarning
+from glowtrain.torch.dynamo.backend import FallbackWarning
 
 pytestmark = pytest.mark.usefixtures("nothing_falls_back")
 
@@ -210,7 +210,7 @@ def test_backward_hooks_of_modules() -> None:
     same_gradients(other, eager)
 
 
-@pytest.mark.filterwarnings("ignore::glowtrain.torch.backend.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::glowtrain.torch.dynamo.backend.FallbackWarning")
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_sparse_gradients(kind: Callable[..., nn.Module]) -> None:
     eager, ours, other = pair(kind(5, 3, sparse=True))

@@ -11,7 +11,7 @@ from eager import net
 from torch import nn
 from torch.nn import functional as F
 
-from glowtrain.torch.backend import CapturedFunction
+from glowtrain.torch.dynamo.backend import CapturedFunction
 
 pytestmark = pytest.mark.usefixtures("nothing_falls_back")
 
@@ -126,7 +126,7 @@ def test_inputs_changed_in_place() -> None:
     close(*totals)
 
 
-@pytest.mark.filterwarnings("ignore::glowtrain.torch.backend.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::glowtrain.torch.dynamo.backend.FallbackWarning")
 def test_overlapping_inputs_changed_in_place() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(1)
@@ -182,7 +182,7 @@ def test_data_dependent_shapes_split_the_graph() -> None:
 def test_many_shapes_are_one_graph_and_bounded_memory(
     captured: list[CapturedFunction], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("glowtrain.torch.backend.SPECIALISATIONS", 3)
+    monkeypatch.setattr("glowtrain.torch.dynamo.backend.SPECIALISATIONS", 3)
     eager, ours, _ = pair(nn.Sequential(nn.Linear(3, 4), nn.Tanh()))
     for size in range(2, 8):
         with torch.no_grad():

@@ -144,7 +144,7 @@ def view_written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return z
 
 
-@pytest.mark.filterwarnings("ignore::glowtrain.torch.backend.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::glowtrain.torch.dynamo.backend.FallbackWarning")
 @pytest.mark.parametrize("function", [copied, viewed, view_written])
 def test_results_share_memory_as_in_eager_pytorch(function: Callable[..., Any]) -> None:
     x, y = ramp(4, 3).t(), ramp(3)
@@ -159,7 +159,7 @@ def test_results_share_memory_as_in_eager_pytorch(function: Callable[..., Any]) 
     close(y, others[1])
 
 
-@pytest.mark.filterwarnings("default::glowtrain.torch.backend.FallbackWarning")
+@pytest.mark.filterwarnings("default::glowtrain.torch.dynamo.backend.FallbackWarning")
 def test_what_requires_a_gradient_is_written_to_a_tensor_that_does_not() -> None:
     """The tensor is on the tape from then on."""
     found = []
@@ -171,7 +171,7 @@ def test_what_requires_a_gradient_is_written_to_a_tensor_that_does_not() -> None
     close(*found)
 
 
-@pytest.mark.filterwarnings("default::glowtrain.torch.backend.FallbackWarning")
+@pytest.mark.filterwarnings("default::glowtrain.torch.dynamo.backend.FallbackWarning")
 def test_gradients_that_a_call_without_any_turns_on() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
@@ -194,7 +194,7 @@ class Memory(nn.Module):
         return x * self.memory
 
 
-@pytest.mark.filterwarnings("default::glowtrain.torch.backend.FallbackWarning")
+@pytest.mark.filterwarnings("default::glowtrain.torch.dynamo.backend.FallbackWarning")
 def test_an_argument_that_is_a_buffer_which_is_changed() -> None:
     eager, ours, other = pair(Memory())
     for module, plain in ((eager, eager), (ours, other)):

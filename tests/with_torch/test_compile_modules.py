@@ -10,7 +10,7 @@ from compiled import close, pair, same_gradients
 from torch import nn
 
 from benchmarks.torch_zoo import ZOO
-from glowtrain.torch.backend import FallbackWarning
+from glowtrain.torch.dynamo.backend import FallbackWarning
 
 STEPS = 2
 

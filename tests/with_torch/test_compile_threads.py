@@ -15,7 +15,7 @@ from torch._dynamo.convert_frame import compile_lock
 from torch.fx import traceback
 
 from glowtrain.torch import compile_step
-from glowtrain.torch.backend import CapturedFunction
+from glowtrain.torch.dynamo.backend import CapturedFunction
 
 pytestmark = pytest.mark.usefixtures("nothing_falls_back")
 

@@ -20,8 +20,8 @@ from torch import nn
 
 import glowtrain.torch
 from glowtrain.errors import GlowtrainError
-from glowtrain.torch.backend import FallbackWarning
-from glowtrain.torch.backend import glowtrain as backend
+from glowtrain.torch.dynamo.backend import FallbackWarning
+from glowtrain.torch.dynamo.backend import glowtrain as backend
 
 Tensors = Iterable[torch.Tensor]
 OPTIMIZERS: dict[str, Callable[[Tensors], torch.optim.Optimizer]] = {

@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import glowtrain.torch as gtt
-from glowtrain.torch import progress
-from glowtrain.torch.recompilations import MANY
+from glowtrain.torch.steps import progress
+from glowtrain.torch.steps.recompilations import MANY
 
 
 def rows(count: int) -> tuple[torch.Tensor, torch.Tensor]:

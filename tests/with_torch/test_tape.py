@@ -12,7 +12,7 @@ from torch import nn
 
 import glowtrain.torch
 from glowtrain.errors import DifferentiationError, ModelError
-from glowtrain.torch.backend import FallbackWarning
+from glowtrain.torch.dynamo.backend import FallbackWarning
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 

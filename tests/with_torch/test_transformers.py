@@ -12,7 +12,7 @@ from torch import nn
 from transformers_models import MODELS, Batch, compiled_step, loss_of, made
 
 from glowtrain.errors import ModelError
-from glowtrain.torch.backend import FallbackWarning
+from glowtrain.torch.dynamo.backend import FallbackWarning
 
 STEPS = 3
 LEFT_TO_PYTORCH = {"bloom": "autograd_function_apply", "mamba": "lazy_load_decompositions"}

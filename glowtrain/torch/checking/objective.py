@@ -13,7 +13,6 @@ from glowtrain.errors import InputError
 from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph, Input, Node
 from glowtrain.torch.aten.table import type_of_fake
-from glowtrain.torch.loss import check_loss, check_loss_function
 from glowtrain.torch.memory import array_of
 from glowtrain.torch.module import (
     Examples,
@@ -26,6 +25,7 @@ from glowtrain.torch.module import (
 )
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
+from glowtrain.torch.steps.loss import check_loss, check_loss_function
 from glowtrain.torch.tracing.source_locations import source_location
 from glowtrain.torch.tracing.trace import MODULE, Computation, traced
 

@@ -8,7 +8,7 @@ A step is traced once and works in the memory of PyTorch's tensors from then on.
 - ``training`` of each module and ``requires_grad`` of each tensor: each combination has a step of its own
 - hooks on gradients, on backward passes, on the optimizer, on all modules or optimizers: a step would not call them
 - the optimizer's ``state`` and ``param_groups``, which tensors they hold and where these lie; its settings, which are
-  read before each step (:mod:`glowtrain.torch.optimizers`)
+  read before each step (:mod:`glowtrain.torch.steps.optimizers`)
 - tensors and modules that are captured by a loss (:mod:`.captured`): floats may move, other tensors are constants
 - what else Python code read (:mod:`.python_reads`), the default element type, autocast and inference mode
 

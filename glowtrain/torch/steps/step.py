@@ -30,12 +30,12 @@ from glowtrain.settings import takes
 from glowtrain.torch.dtypes import OURS
 from glowtrain.torch.memory import array_of, check_device, is_plain
 from glowtrain.torch.module import original_of
-from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
-from glowtrain.torch.pending_update import PendingUpdate
-from glowtrain.torch.progress import spinner
-from glowtrain.torch.recompilations import Recompilations, named_leaves
-from glowtrain.torch.step_for_shape import StepForShape
-from glowtrain.torch.step_spec import StepSpec
+from glowtrain.torch.steps.optimizers import GroupedUpdates, kind_of_optimizer
+from glowtrain.torch.steps.pending_update import PendingUpdate
+from glowtrain.torch.steps.progress import spinner
+from glowtrain.torch.steps.recompilations import Recompilations, named_leaves
+from glowtrain.torch.steps.step_for_shape import StepForShape
+from glowtrain.torch.steps.step_spec import StepSpec
 from glowtrain.torch.tracing.packed import AS_ARGUMENT
 from glowtrain.torch.tracing.source_locations import loaded_by_caller, warn_caller
 from glowtrain.torch.watching.captured import CapturedTensors

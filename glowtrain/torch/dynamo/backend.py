@@ -20,8 +20,8 @@ from glowtrain.bounded_cache import BoundedCache
 from glowtrain.compiler.function import SPECIALISATIONS
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.forks import renew_in_children
-from glowtrain.torch.capture import Captured, captured, check_disjoint
-from glowtrain.torch.differentiable import Formula, compiled
+from glowtrain.torch.dynamo.capture import Captured, captured, check_disjoint
+from glowtrain.torch.dynamo.differentiable import Formula, compiled
 from glowtrain.torch.memory import Spans, address, array_of, row_major, span
 
 OWN = "_buffers_", "_parameters_"

@@ -13,8 +13,8 @@ from glowtrain.backends.base import Backend
 from glowtrain.errors import InputError
 from glowtrain.memory.resources import Resources
 from glowtrain.settings import setting
-from glowtrain.torch.loss import check_loss_function
 from glowtrain.torch.module import check_module
+from glowtrain.torch.steps.loss import check_loss_function
 
 LossFunction = Callable[..., Any]
 

@@ -13,11 +13,11 @@ from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.grad.training import MICRO
 from glowtrain.graph import Graph, Variable
 from glowtrain.torch.memory import array_of
-from glowtrain.torch.optimizers import GroupedUpdates
-from glowtrain.torch.step_for_shape import OPTIMIZED
+from glowtrain.torch.steps.optimizers import GroupedUpdates
+from glowtrain.torch.steps.step_for_shape import OPTIMIZED
 
 if TYPE_CHECKING:
-    from glowtrain.torch.step import CompiledStep
+    from glowtrain.torch.steps.step import CompiledStep
 
 
 class PendingUpdate:

@@ -27,7 +27,7 @@ from glowtrain.optim.optimizer import Accumulation, clipped, widest
 from glowtrain.presentation.messages import kind_of
 from glowtrain.torch.dtypes import THEIRS
 from glowtrain.torch.memory import address, tensor_of
-from glowtrain.torch.step_spec import StepSpec
+from glowtrain.torch.steps.step_spec import StepSpec
 from glowtrain.torch.watching.guard import Guard
 
 COUNT, PARAMETERS = "step", "params"

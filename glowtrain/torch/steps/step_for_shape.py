@@ -21,7 +21,6 @@ from glowtrain.grad.training import LOSS, training_graph
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.optim import HYPER
 from glowtrain.torch.aten.table import type_of_fake
-from glowtrain.torch.loss import check_loss
 from glowtrain.torch.memory import (
     Allocation,
     Spans,
@@ -34,9 +33,10 @@ from glowtrain.torch.memory import (
     view_of,
 )
 from glowtrain.torch.module import by_placeholder, variables_of
-from glowtrain.torch.optimizers import PARAMETERS, GroupedUpdates
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
+from glowtrain.torch.steps.loss import check_loss
+from glowtrain.torch.steps.optimizers import PARAMETERS, GroupedUpdates
 from glowtrain.torch.tracing.attributes import Assigned
 from glowtrain.torch.tracing.packed import LengthUse, length_uses
 from glowtrain.torch.tracing.source_locations import warn_caller
@@ -45,7 +45,7 @@ from glowtrain.torch.watching.python_reads import PythonReads, TracedCode
 from glowtrain.types import Array
 
 if TYPE_CHECKING:
-    from glowtrain.torch.step import CompiledStep
+    from glowtrain.torch.steps.step import CompiledStep
 
 Places = dict[str, int]
 """Addresses by the names of inputs or outputs."""

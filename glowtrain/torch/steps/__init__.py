@@ -1,0 +1,1 @@
+"""Training steps of PyTorch modules: ``compile_step``."""
