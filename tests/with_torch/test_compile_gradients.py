@@ -318,6 +318,18 @@ def test_narrow_floats_are_added_up_in_f32(name: str) -> None:
     close(ours.grad.double(), exact.grad, 0.01)
 
 
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gelu_of_narrow_floats_is_computed_in_f32(dtype: torch.dtype, approximate: str) -> None:
+    """Values and gradients are rounded once."""
+    x = torch.linspace(-6, 6, 500).to(dtype)
+    exact, ours = x.float().requires_grad_(), x.requires_grad_()
+    expected, result = F.gelu(exact, approximate=approximate), compiled(F.gelu)(ours, approximate=approximate)
+    expected.sum().backward(), result.float().sum().backward()
+    torch.testing.assert_close(result, expected.to(dtype), rtol=torch.finfo(dtype).eps, atol=4e-6)
+    torch.testing.assert_close(ours.grad, exact.grad.to(dtype), rtol=torch.finfo(dtype).eps, atol=4e-6)
+
+
 BEYOND_F16: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "number": lambda x, y: x * 70000.0,
     "small number": lambda x, y: y * 1e-8,

@@ -8,7 +8,7 @@ from glowtrain.graph import Value
 from glowtrain.ops.elementwise import activation, logic
 from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.torch.aten.elementwise.extrema import clamp
-from glowtrain.torch.aten.table import AtenCall, aten
+from glowtrain.torch.aten.table import AtenCall, accumulated, aten
 
 
 @aten("log_sigmoid.default")
@@ -24,7 +24,7 @@ def log_sigmoid_forward(call: AtenCall, x: Value) -> Any:
 
 @aten("gelu.default")
 def gelu(call: AtenCall, x: Value, approximate: Any = "none") -> Any:
-    return activation.Gelu(approximate=approximate)(x)
+    return call.cast(activation.Gelu(approximate=approximate)(accumulated(x)))
 
 
 @aten("leaky_relu.default")
