@@ -194,6 +194,18 @@ def test_a_dict_of_numbers_that_code_computes_once() -> None:
     assert scales.keys() == {16, 3}
 
 
+@pytest.mark.filterwarnings("error::glowtrain.torch.UnkeptAttributeWarning")
+def test_sets_have_no_order() -> None:
+    """A copy of one from which much was removed may have another."""
+    kept = set(range(100))
+    kept -= kept - {9, 40}
+    assert [*kept] != [*set(kept)]
+    ((x, y),) = data(1)
+    module = nn.Linear(6, 3)
+    module.kept = kept
+    compiled(module, lambda y, t: cross_entropy(y, t) * len(kept))(x, y)
+
+
 def test_a_tensor_of_an_object_that_goes_from_call_to_call() -> None:
     def averaged(net: Any, x: torch.Tensor) -> torch.Tensor:
         net.owner.last = 0.9 * net.owner.last + x.detach().mean()

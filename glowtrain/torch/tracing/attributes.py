@@ -55,13 +55,12 @@ class ContainerSnapshot:
         container, before = self._contents.get(id(value), (None, None))
         if container is None:
             return isinstance(value, tuple) and any(map(self.is_changed, value))
-        elements = _elements(container)
-        return [*map(id, elements)] != [*map(id, _elements(before))] or any(map(self.is_changed, elements))
+        return _identities(container) != _identities(before) or any(map(self.is_changed, _elements(container)))
 
     def restore(self) -> None:
         """Give them back what they held."""
         for container, before in self._contents.values():
-            if [*map(id, _elements(container))] != [*map(id, _elements(before))]:
+            if _identities(container) != _identities(before):
                 kind: Any = _kind(container)  # a subclass may do other things when it is filled
                 kind.clear(container)
                 (kind.update if kind in (dict, set) else kind.extend)(container, before)
@@ -199,3 +198,9 @@ def _has_tensors(value: Any) -> bool:
 
 def _elements(container: Any) -> list[Any]:
     return [*dict.keys(container), *dict.values(container)] if isinstance(container, dict) else [*container]
+
+
+def _identities(container: Any) -> list[int]:
+    """Which objects it holds, in their order; a set has none, nor has its copy the same."""
+    identities = map(id, _elements(container))
+    return sorted(identities) if isinstance(container, set) else [*identities]
