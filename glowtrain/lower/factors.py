@@ -60,9 +60,25 @@ class _Rounding:
         if value is None or value.dtype != f32 or _is_widened(value):
             return value
         if value not in self.rounded:
-            small = Less()(Abs()(value), constant(np.float32(LEAST_FACTOR)))
-            self.rounded[value] = Cast(f32)(Cast(bf16)(Where()(small, constant(np.float32(0)), value)))
+            moved = self._moved(value)
+            self.rounded[value] = _round(value) if moved is None else moved
         return self.rounded[value]
+
+    def _moved(self, value: Value) -> Value | None:
+        """Of a value whose elements are moved ones of another, that one's rounded elements, moved: other products may
+        read these where they are, and wait for them in 16 bits. What is a part of another one is rounded alone."""
+        node = value.node
+        source = node.inputs[0] if node is not None and node.operator.moves else None
+        if node is None or source is None or source.type.size > value.type.size:
+            return None
+        return Node(node.operator, (self._factor(source), *node.inputs[1:]), node.name).outputs[0]
+
+
+def _round(value: Value) -> Value:
+    """A value in bf16, and widened."""
+    small = Less()(Abs()(value), constant(np.float32(LEAST_FACTOR)))
+    rounded: Value = Cast(f32)(Cast(bf16)(Where()(small, constant(np.float32(0)), value)))
+    return rounded
 
 
 def _is_widened(value: Value) -> bool:

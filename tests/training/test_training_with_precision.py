@@ -14,9 +14,10 @@ from glowtrain import models
 from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import arrive, until
 from glowtrain.errors import InputError
-from glowtrain.graph import Value
+from glowtrain.graph import Graph, Input, Node, Value
 from glowtrain.lower.factors import RoundFactors
 from glowtrain.ops.elementwise.cast import Cast
+from glowtrain.ops.tensor.move import Transpose
 from glowtrain.program.program import Repeat
 from glowtrain.stages import Options
 from glowtrain.types import bf16, f32
@@ -92,6 +93,26 @@ def test_every_factor_is_rounded_once_and_nothing_else() -> None:
     assert all(variable.dtype != bf16 for variable in found.variables)
     assert RoundFactors("bf16").run(found) is not step
     assert RoundFactors().run(step) is step
+
+
+def test_moved_factors_are_those_of_others_and_parts_are_rounded_alone() -> None:
+    """So a product and one that reads the same transposed read one array in 16 bits."""
+    x = Input(f32[6, 8], "x")
+    whole = Graph((x,), {"y": x @ Transpose()(x)})
+    assert [node.output.shape for node in _casts(whole)] == [(6, 8)]
+    part = Graph((x,), {"y": x[:2] @ np.ones((8, 3), np.float32)})
+    assert (2, 8) in [node.output.shape for node in _casts(part)]
+    plain, narrow = (
+        gt.compile(whole, precision=given)({"x": np.full((6, 8), 1.001, np.float32)})["y"] for given in (None, "bf16")
+    )
+    assert np.allclose(plain, 8 * 1.001**2)
+    assert np.array_equal(narrow, np.full((6, 6), 8.0))
+
+
+def _casts(graph: Graph) -> list[Node]:
+    """Those to bf16 where factors are rounded."""
+    found = RoundFactors("bf16").run(graph)
+    return [node for node in found.nodes if isinstance(node.operator, Cast) and node.operator.to == bf16]
 
 
 def test_numbers_that_are_too_small_become_0() -> None:
