@@ -47,6 +47,18 @@ def test_products_in_bf16_are_near_those_in_f32() -> None:
     assert all(other.dtype == tensors[name].dtype for name, other in others.items())
 
 
+def test_pending_updates_are_made_with_products_in_bf16() -> None:
+    """An update alone has no products."""
+    module = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    step = gtt.compile_step(module, cross_entropy, optimizer, precision="bf16", accumulate=2)
+    before = module.weight.detach().clone()
+    step(torch.ones(2, 4), torch.tensor([0, 1]))
+    assert torch.equal(module.weight, before)
+    assert step.flush() == 1
+    assert not torch.equal(module.weight, before)
+
+
 def test_what_cannot_be_kept_is_refused() -> None:
     with pytest.raises(MemoryBudgetError, match="are too few"):
         trained(memory="1KB")

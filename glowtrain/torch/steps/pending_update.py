@@ -32,7 +32,8 @@ class PendingUpdate:
             update.inputs, {"calls": calls}, dict(update.values), f"{type(step.module).__name__.lower()}.flush"
         )
         self.changed = step.borrow(graph, self.updates)
-        options = replace(options_for(graph, step.spec, step.backend.facts), row_major_variables=True)
+        spec = replace(step.spec, precision=None)  # an update has no products
+        options = replace(options_for(graph, spec, step.backend.facts), row_major_variables=True)
         self.special = Specialisation(graph, step.backend, options, step.state)
         self.types = graph.input_types
 
