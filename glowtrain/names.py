@@ -43,6 +43,11 @@ def module_of(parameter: str) -> str:
     return parameter.rpartition(".")[0]
 
 
+def layer_of(parameter: str) -> str:
+    """The module of a parameter; of one that is in none, its own name."""
+    return module_of(parameter) or parameter
+
+
 def module_in(name: str) -> str:
     """``stage1.relu`` of ``/stage1/relu/Relu``; empty for a name that is no path."""
     return ".".join(name.split("/")[1:-1]) if name.startswith("/") else ""

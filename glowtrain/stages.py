@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from glowtrain.errors import InputError
 from glowtrain.memory.budget import UNSAID, Budget
-from glowtrain.memory.precision import Precision
+from glowtrain.memory.precision import RoundedFactors
 from glowtrain.memory.residuals import Residuals
 from glowtrain.presentation.messages import kind_of
 
@@ -102,7 +102,7 @@ class Options:
     variables lie row-major, for memory that belongs to somebody else; ``variable_layouts``: some lie as said here, by
     name: the order of their axes in memory. ``pack_variables``: a backend may read variables that nothing updates from
     copies in another encoding, which take as much memory again. ``memory``: how much may be needed, and what time is
-    paid for less; ``precision``: the type of the factors of products, if not their own; ``residuals``: how activations
+    paid for less; ``precision``: which factors of products are in 16 bits, if any; ``residuals``: how activations
     are saved for the backward part of a step, if not as they are.
     ``check``: the verifier of each stage runs on what it made; ``explain`` is called with the stage's name, what passes
     leave as it is and why (both change nothing that is compiled). Raises :class:`InputError` for a prefix that is not
@@ -118,7 +118,7 @@ class Options:
     variable_layouts: tuple[tuple[str, tuple[int, ...]], ...] = ()
     pack_variables: bool = False
     memory: Budget = UNSAID
-    precision: Precision = None
+    precision: RoundedFactors | None = None
     residuals: Residuals | None = None
     check: bool = False
     explain: Callable[[str, str, str], None] | None = None

@@ -108,10 +108,11 @@ class BundleRequest(TrainingSettings):
         try:
             return self._module()
         except MemoryBudgetError:
-            contents = self._contents().fixed() if self._known else self._contents()
+            whole = self._contents()
+            contents = whole.fixed() if self._known else whole
             if contents.trained is None:
                 raise
-            options = in_bytes(contents.graphs, self._options(contents))
+            options = in_bytes(contents.graphs, self._options(whole))
             if not _keeps_budget(contents.graphs[PREDICT], options):
                 raise  # parts of a batch would not help a prediction
             graphs, model = contents.trained

@@ -25,7 +25,7 @@ from glowtrain.backends.table import LinkableModule
 from glowtrain.errors import ArtifactError, CodegenError, InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.lower.forward_updates import residuals_for
-from glowtrain.lower.precision import precision_for
+from glowtrain.lower.precision import factors_for
 from glowtrain.memory.budget import KEEP, Budget
 from glowtrain.memory.resources import Resources
 from glowtrain.program.memory.plan import Plan
@@ -40,7 +40,7 @@ def options_for(model: Graph | Template, resources: Resources, facts: Facts) -> 
     """How a model or a training step is compiled with a person's settings, by the facts of a backend."""
     return Options(
         facts=facts, fixed_point=resources.fixed_point, memory=resources.budget,
-        precision=precision_for(model, resources.precision), residuals=residuals_for(model, resources.residuals),
+        precision=factors_for(model, resources.precision, facts), residuals=residuals_for(model, resources.residuals),
     )  # fmt: skip
 
 

@@ -213,6 +213,14 @@ def _inner(value: Any) -> Iterator[Operator]:
             yield from _inner(item)
 
 
+def nodes_within(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph, and those of bodies."""
+    for node in graph.nodes:
+        yield node
+        for body in bodies_of(node.operator).values():
+            yield from nodes_within(body)
+
+
 def bodies_of(operator: Operator) -> dict[str, Graph]:
     """The graphs among an operator's attributes, by name."""
     found = {}

@@ -18,7 +18,7 @@ from glowtrain.errors import GraphError
 from glowtrain.graph.indexing import indexing
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.registry import Named, class_of
-from glowtrain.names import module_in, module_of
+from glowtrain.names import layer_of, module_in
 from glowtrain.types import Array, DType, LazyArray, TensorType, elements_of, type_of
 
 
@@ -183,9 +183,10 @@ _layer: ContextVar[str] = ContextVar("layer", default="")
 class Node:
     """An operator applied to operands (``None`` where an optional one is absent).
 
-    ``layer`` is the part of a model that it belongs to, for readers alone: that of the node which it was made for, to
-    take its place or as a part of its gradient; else the module of its parameters or of its name; else that of the
-    largest operand that has one. Graphs that differ in nothing but layers are the same.
+    ``layer`` is the part of a model that it belongs to: that of the node which it was made for, to take its place or as
+    a part of its gradient; else the module of its name; else that of its first parameter, or this parameter's name
+    where it is in none; else that of the largest operand that has one. Graphs that differ in nothing but layers have
+    one text and one key.
     """
 
     __slots__ = ("inputs", "layer", "name", "operator", "outputs")
@@ -224,12 +225,12 @@ class Node:
 
 
 def _layer_of(operands: Iterable[Value | None]) -> str:
-    """The module of the first parameter among operands, else the layer of the largest that has one."""
+    """That of the first parameter among operands, else the one of the largest that has one."""
     layer, largest = "", -1
     for value in operands:
         if isinstance(value, Variable):
-            if value.trainable and (module := module_of(value.name)):
-                return module
+            if value.trainable:
+                return layer_of(value.name)
         elif value is not None and value.node is not None and value.node.layer and value.type.size > largest:
             layer, largest = value.node.layer, value.type.size
     return layer

@@ -19,7 +19,7 @@ import numpy as np
 
 from glowtrain.graph import Graph, Node, Value, constant, rewrite
 from glowtrain.lower.expand import expand
-from glowtrain.memory.precision import LEAST_FACTOR, Precision
+from glowtrain.memory.precision import LEAST_FACTOR, RoundedFactors
 from glowtrain.ops.elementwise.arithmetic import Abs
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.elementwise.logic import Less, Where
@@ -29,27 +29,31 @@ from glowtrain.types import bf16, f32
 
 @dataclass(frozen=True)
 class RoundFactors:
-    """The pass: factors of products of f32 in ``precision``. Operators that are not lowered are written out before, as
-    they may hold products."""
+    """The pass: the ``factors`` of products of f32 that are rounded. Operators that are not lowered are written out
+    before, as they may hold products."""
 
-    precision: Precision = None
+    factors: RoundedFactors | None = None
     costs: Costs = DEFAULT.facts.costs
 
     def run(self, graph: Graph) -> Graph:
         """The changed graph."""
-        if self.precision is None:
+        if self.factors is None:
             return graph
-        return rewrite(expand(graph, self.costs), _Rounding().change)
+        return rewrite(expand(graph, self.costs), _Rounding(frozenset(self.factors.wide)).change)
 
 
 @dataclass
 class _Rounding:
-    """What was rounded, so that a value that several products read is rounded once."""
+    """What was rounded, so that a value that several products read is rounded once. ``wide``: the layers whose products
+    are left as they are."""
 
+    wide: frozenset[str]
     rounded: dict[Value, Value] = field(default_factory=dict)
 
     def change(self, node: Node) -> Sequence[Value] | None:
         """The node with its factors rounded."""
+        if node.layer in self.wide:
+            return None
         factors = node.operator.factors(*(None if value is None else value.type for value in node.inputs))
         operands = [self._factor(value) if at in factors else value for at, value in enumerate(node.inputs)]
         if all(new is old for new, old in zip(operands, node.inputs, strict=True)):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glowtrain.memory.budget import Budget, Memory, budget_of
-from glowtrain.memory.precision import Precision, checked_precision
+from glowtrain.memory.precision import Precision, checked_precision, precision_in
 from glowtrain.memory.residuals import ResidualType, checked_type
 from glowtrain.settings import setting
 
@@ -40,11 +40,14 @@ class Resources:
     )
     precision: Precision = setting(
         None,
-        "The type of the factors of matrix products and convolutions: bf16, with sums and all else in f32.",
+        "The type of the factors of matrix products and convolutions: bf16, with sums and all else in f32; of some "
+        "layers (repeatable): 'head:f32'.",
         "Parameters, optimizer, norms, softmax and losses stay in f32, and so do convolutions of few channels. "
-        "Results are the same bits on every processor.",
+        "Results are the same bits on every processor. Of {'*': 'bf16', 'head': 'f32'} the last pattern that fits a "
+        "layer counts: its name, that of a module that it is in, or of one of its parameters.",
         metavar="T",
-        type=str | None,
+        type=list[str],
+        parse=precision_in,
     )
     residuals: ResidualType = setting(
         None,

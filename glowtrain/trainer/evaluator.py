@@ -16,6 +16,7 @@ from glowtrain.datasets.hugging_face import is_foreign
 from glowtrain.datasets.stored import StoredArray
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
+from glowtrain.memory.precision import Precision
 from glowtrain.trainer.feed import Data, comes_in_batches, held_out, named, native, sources
 from glowtrain.trainer.fleets import TrainerFleet
 from glowtrain.trainer.graphs import TrainerGraphs
@@ -36,9 +37,12 @@ class ModelEvaluator:
     """Its place among the processes that train it together, if it is in a fleet."""
 
     def __init__(
-        self, graphs: TrainerGraphs, backend: str | Backend, step: Graph | None = None, state: State | None = None
-    ) -> None:
-        """``step``: the training step of the example, whose variables the ``state`` has, too."""
+        self, graphs: TrainerGraphs, backend: str | Backend, step: Graph | None = None, state: State | None = None,
+        precision: Precision = None,
+    ) -> None:  # fmt: skip
+        """``step``: the training step of the example, whose variables the ``state`` has, too; ``precision``: that of
+        the step, whose layers the person's patterns are of."""
+        self._precision = graphs.spec.precision if step is None else precision
         self.graphs, self.backend, self.loss = graphs, backend, graphs.loss
         self.signature = BatchSignature(graphs, graphs.inference_example if step is None else step)
         self.state = State(graphs.inference_example.initial_values) if state is None else state
@@ -125,4 +129,4 @@ class ModelEvaluator:
 
     def _compiled(self, model: Graph | Template) -> Function:
         spec = self.graphs.spec
-        return compile(model, self.backend, self.state, fixed_point=spec.fixed_point, precision=spec.precision)
+        return compile(model, self.backend, self.state, fixed_point=spec.fixed_point, precision=self._precision)

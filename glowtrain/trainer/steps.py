@@ -88,7 +88,8 @@ class Steps(ModelEvaluator, Displayable):
         initial = {**self._example_step.initial_values, **graphs.inference_example.initial_values}
         self.fleet = None if fleet is None else TrainerFleet(fleet, graphs, resolved, initial, self.options)
         state = self.fleet.state if self.fleet else State(initial)
-        super().__init__(graphs, spec.backend if threads is None else resolved, self._example_step, state)
+        given = spec.backend if threads is None else resolved
+        super().__init__(graphs, given, self._example_step, state, self.options.precision)
         self.optimizer = graphs.optimizer
         self.history = History()
         self.position = Position()

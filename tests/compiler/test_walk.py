@@ -44,6 +44,7 @@ PASSES = {
 """What takes a model from one stage to the next, by module."""
 BELOW = {
     ("glowtrain/lower/factors.py", "expand"),
+    ("glowtrain/lower/precision.py", "expand"),
     ("glowtrain/optimize/fixed_point.py", "in_integers"),
     ("glowtrain/optimize/__init__.py", "optimize"),
     ("glowtrain/program/passes/rematerialisation/rematerialize.py", "plan"),

@@ -17,6 +17,7 @@ from glowtrain.compiler.walk import arrive
 from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Graph, Input, Value
+from glowtrain.memory.precision import RoundedFactors
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
@@ -64,7 +65,7 @@ def convolution(seed: int, options: Options = DEFAULT) -> Drawn:
 
 def rounded(seed: int) -> Drawn:
     """The same with factors in bf16, where there are channels enough."""
-    return convolution(seed, Options(precision="bf16"))
+    return convolution(seed, Options(precision=RoundedFactors()))
 
 
 def reported(seed: int) -> Drawn:

@@ -16,7 +16,7 @@ from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import arrive
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input
-from glowtrain.memory.precision import LEAST_FACTOR
+from glowtrain.memory.precision import LEAST_FACTOR, RoundedFactors
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.program.analysis.flushed import flushed_buffers
 from glowtrain.program.parse import parse
@@ -144,7 +144,7 @@ def test_results_without_a_product_are_0(size: int, kernel: int, stride: int, pa
     g = Input(y.type, "g")
     (dx,) = pullback([y], [g], [x])
     assert dx is not None
-    program = arrive(Graph((x, w, g), {"y": y, "dx": dx}), Options(precision="bf16")).program
+    program = arrive(Graph((x, w, g), {"y": y, "dx": dx}), Options(precision=RoundedFactors())).program
     found, _ = Native(program, target).run(inputs_of(program, seed=1))
     margin = found["dx"][..., 27:] if stride > 1 else found["y"][..., [0, 1, -2, -1]]
     assert margin.size
@@ -195,5 +195,5 @@ def test_training_steps_have_the_same_bits(name: str) -> None:
     """Fused or not: f32 holds the products."""
     graph, hyper = step_of(name, 20)
     batches = [{**feeds(graph, seed), **hyper} for seed in range(STEPS)]
-    assert not other_bits(graph, [HOST, PLAIN, *FUSED], batches, Options(precision="bf16"))
-    assert not other_bits(graph, UNFUSED, batches, Options(precision="bf16"))
+    assert not other_bits(graph, [HOST, PLAIN, *FUSED], batches, Options(precision=RoundedFactors()))
+    assert not other_bits(graph, UNFUSED, batches, Options(precision=RoundedFactors()))

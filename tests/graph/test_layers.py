@@ -66,6 +66,12 @@ def test_a_path_names_the_layer_of_a_node_without_parameters() -> None:
     assert Node(Tanh(), [x]).layer == ""
 
 
+def test_a_parameter_of_no_module_is_a_layer() -> None:
+    x, w = Input(gt.f32[3], "x"), Variable("own", np.ones(3, np.float32))
+    before = Node(Tanh(), [x], "/block/Tanh").output
+    assert (before * w).node.layer == "own"
+
+
 def test_the_largest_operand_decides() -> None:
     small, large = (Node(Tanh(), [Input(gt.f32[n], "x")], f"/{name}/Tanh") for n, name in ((1, "small"), (9, "large")))
     assert (small.output + large.output).node.layer == "large"

@@ -16,6 +16,7 @@ from glowtrain.compiler.walk import arrive, until
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Input, Node, Value
 from glowtrain.lower.factors import RoundFactors
+from glowtrain.memory.precision import RoundedFactors
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.tensor.move import Transpose
 from glowtrain.program.program import Repeat
@@ -78,7 +79,7 @@ def test_the_interpreter_rounds_as_well() -> None:
 def test_every_factor_is_rounded_once_and_nothing_else() -> None:
     """Parameters, norms, softmax and the loss stay in f32."""
     step = trained(residual, 1)[2].graph
-    found = RoundFactors("bf16").run(step)
+    found = RoundFactors(RoundedFactors()).run(step)
     casts = [node for node in found.nodes if isinstance(node.operator, Cast) and node.operator.to == bf16]
     assert len({node.inputs[0] for node in casts}) == len(casts)
     for node in found.nodes:
@@ -91,7 +92,7 @@ def test_every_factor_is_rounded_once_and_nothing_else() -> None:
             assert value.node.inputs[0].dtype == bf16
             assert value.dtype == f32
     assert all(variable.dtype != bf16 for variable in found.variables)
-    assert RoundFactors("bf16").run(found) is not step
+    assert RoundFactors(RoundedFactors()).run(found) is not step
     assert RoundFactors().run(step) is step
 
 
@@ -111,7 +112,7 @@ def test_moved_factors_are_those_of_others_and_parts_are_rounded_alone() -> None
 
 def _casts(graph: Graph) -> list[Node]:
     """Those to bf16 where factors are rounded."""
-    found = RoundFactors("bf16").run(graph)
+    found = RoundFactors(RoundedFactors()).run(graph)
     return [node for node in found.nodes if isinstance(node.operator, Cast) and node.operator.to == bf16]
 
 
@@ -146,7 +147,7 @@ def test_weights_of_a_recurrent_layer_are_rounded_before_its_steps() -> None:
 @pytest.mark.parametrize("model", [rows, residual, recurrent], ids=lambda model: model.name)
 def test_the_ladder_holds(model: Any) -> None:
     graph = trained(model, 1)[2].graph if model is not recurrent else recurrent.bind({"batch": 4})
-    report = ladder(graph, random_inputs(graph), options=Options(facts=gt.Cpu().facts, precision="bf16"))
+    report = ladder(graph, random_inputs(graph), options=Options(facts=gt.Cpu().facts, precision=RoundedFactors()))
     assert report.ok, report
 
 

@@ -47,6 +47,16 @@ def test_products_in_bf16_are_near_those_in_f32() -> None:
     assert all(other.dtype == tensors[name].dtype for name, other in others.items())
 
 
+def test_layers_are_excepted_by_pattern() -> None:
+    """By the names of modules, and of parameters."""
+    narrow, some = trained(precision="bf16")[1], trained(precision={"*": "bf16", "4": "f32"})[1]
+    other = trained(precision={"*": "bf16", "4.weight": "f32"})[1]
+    assert not torch.equal(narrow["0.weight"], some["0.weight"])
+    assert all(torch.equal(tensor, other[name]) for name, tensor in some.items())
+    with pytest.raises(InputError, match="there is no layer of products '2'; .* are '0', '0.weight', '0.bias', '1', "):
+        trained(precision={"*": "bf16", "2": "f32"})
+
+
 def test_pending_updates_are_made_with_products_in_bf16() -> None:
     """An update alone has no products."""
     module = nn.Linear(4, 3)

@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from glowtrain.graph import Graph
+from glowtrain.graph.graph import nodes_within
 from glowtrain.stages import Options
 
 UNRELATED = (
@@ -43,13 +44,19 @@ def key_of(
     foreign_modules = _foreign_modules(graph, makers)
     if foreign_modules and not foreign:
         return None
-    parts = [fingerprint, options.key, tools(), sources(), graph.key]
+    parts = [fingerprint, options.key, tools(), sources(), graph.key, *_layers(graph, options)]
     for module in sorted(foreign_modules):
         found = _source(module)
         if found is None:
             return None
         parts += [module, found]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _layers(graph: Graph, options: Options) -> Iterator[str]:
+    """Those of all nodes, which no graph's key has, where they decide about code."""
+    if options.precision is not None and options.precision.wide:
+        yield from (node.layer for node in nodes_within(graph))
 
 
 def _foreign_modules(graph: Graph, makers: Iterable[type]) -> set[str]:

@@ -118,9 +118,9 @@ def verify(
     if others.requested:
         chosen, rule = (loss.named, optimizer.rule()) if train else (None, None)
         own = TrainingSettings(**settings)
-        contents = contents_of(graph, chosen, rule, own, {}, None).fixed()
+        contents = contents_of(graph, chosen, rule, own, {}, None)
         how = partial(options_for, contents.graphs[STEP if train else PREDICT], own)
-        _compare_bits(contents, how, others, seed)
+        _compare_bits(contents.fixed(), how, others, seed)
         return
     facts = backend_of(backend).facts
     compiled = compilation_of(graph, facts, loss, optimizer, settings, train=train)
