@@ -5,10 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 from typing import Any, NoReturn, TypeVar
-
-import numpy as np
 
 from glowtrain.errors import FleetError
 from glowtrain.fleet.communicator import Communicator, Pending
@@ -17,34 +14,59 @@ from glowtrain.types import Array
 T = TypeVar("T")
 
 
+class Channel:
+    """Messages of a tag from one rank to another: the first is that of the first receive, whenever it is looked for."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[Array, threading.Event]] = []
+        self.receives = 0
+
+    def send(self, array: Array) -> threading.Event:
+        """Send an array; what is returned is set when it was received."""
+        self.messages.append((array, threading.Event()))
+        return self.messages[-1][1]
+
+    def receive(self) -> int:
+        """The number of the message that the next receive gets."""
+        self.receives += 1
+        return self.receives - 1
+
+
 class Threads:
     """What threads send each other."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.lock = threading.Lock()
-        self.queues: dict[tuple[int, int, int], SimpleQueue[Array]] = {}
+        self.channels: dict[tuple[int, int, int], Channel] = {}
         self.failures: dict[int, list[tuple[int | None, str]]] = {rank: [] for rank in range(size)}
-        self.bytes = 0
 
-    def queue(self, sender: int, receiver: int, tag: int) -> SimpleQueue[Array]:
+    def channel(self, sender: int, receiver: int, tag: int) -> Channel:
         with self.lock:
-            return self.queues.setdefault((sender, receiver, tag), SimpleQueue())
+            return self.channels.setdefault((sender, receiver, tag), Channel())
 
 
-class Arriving(Pending):
-    def __init__(self, waiting: list[tuple[int, SimpleQueue[Array], Array]]) -> None:
-        self.waiting = waiting
+class Exchange(Pending):
+    """Messages are read from the sender's memory as late as they are received, as MPI may do with large ones: what is
+    touched too early arrives with wrong bytes."""
+
+    def __init__(
+        self, sent: list[tuple[int, threading.Event]], received: list[tuple[int, Channel, int, Array]]
+    ) -> None:
+        self.sent, self.received = sent, received
 
     def missing(self) -> list[int]:
         left = []
-        for rank, queue, array in self.waiting:
-            if queue.empty():
-                left.append((rank, queue, array))
+        for rank, channel, number, array in self.received:
+            if number < len(channel.messages):
+                theirs, taken = channel.messages[number]
+                array[...] = theirs.view(array.dtype).reshape(array.shape)
+                taken.set()
             else:
-                array[...] = queue.get().view(array.dtype).reshape(array.shape)
-        self.waiting = left
-        return [rank for rank, _, _ in left]
+                left.append((rank, channel, number, array))
+        self.received = left
+        self.sent = [(rank, taken) for rank, taken in self.sent if not taken.is_set()]
+        return [rank for rank, *_ in left] + [rank for rank, _ in self.sent]
 
 
 class ThreadCommunicator(Communicator):
@@ -55,16 +77,14 @@ class ThreadCommunicator(Communicator):
         self.threads, self.rank, self.size = threads, rank, threads.size
 
     def exchange(self, sent: Sequence[Array | None], received: Sequence[Array | None], tag: int) -> Pending:
-        for rank, array in enumerate(sent):
-            if array is not None and rank != self.rank:
-                assert array.flags.c_contiguous
-                self.threads.queue(self.rank, rank, tag).put(np.array(array))
-        waiting = [
-            (rank, self.threads.queue(rank, self.rank, tag), array)
-            for rank, array in enumerate(received)
-            if array is not None and rank != self.rank
-        ]
-        return Arriving(waiting)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        assert all(sent[rank] is None or sent[rank].flags.c_contiguous for rank in others)
+        to = [(rank, self.threads.channel(self.rank, rank, tag), sent[rank]) for rank in others]
+        own = [(rank, self.threads.channel(rank, self.rank, tag), received[rank]) for rank in others]
+        return Exchange(
+            [(rank, channel.send(array)) for rank, channel, array in to if array is not None],
+            [(rank, channel, channel.receive(), array) for rank, channel, array in own if array is not None],
+        )
 
     def check(self) -> None:
         for run, message in self.threads.failures[self.rank]:
