@@ -98,8 +98,9 @@ class Options:
 
     ``fixed_point``: sums of quantized products are rescaled by integers alone. ``prefix`` begins every symbol that
     compiled code exports. ``profile``: compiled code notes the times of its calls. ``linkable``: compiled code is one
-    object, which a linker takes; a backend may make several at the same time otherwise. ``row_major_variables``:
-    variables lie row-major, for memory that belongs to somebody else; ``variable_layouts``: some lie as said here, by
+    object, which a linker takes; a backend may make several at the same time otherwise. ``segmented``: the step can be
+    run in segments, between which outputs that are complete can be used. ``row_major_variables``: variables lie
+    row-major, for memory that belongs to somebody else; ``variable_layouts``: some lie as said here, by
     name: the order of their axes in memory. ``pack_variables``: a backend may read variables that nothing updates from
     copies in another encoding, which take as much memory again. ``memory``: how much may be needed, and what time is
     paid for less; ``precision``: which factors of products are in 16 bits, if any; ``residuals``: how activations
@@ -114,6 +115,7 @@ class Options:
     prefix: str = ""
     profile: bool = False
     linkable: bool = False
+    segmented: bool = False
     row_major_variables: bool = False
     variable_layouts: tuple[tuple[str, tuple[int, ...]], ...] = ()
     pack_variables: bool = False

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from glowtrain.program.memory.plan import Plan
 
 Types = Mapping[str, TensorType]
+Completed = Callable[[Sequence[str]], None]
+"""Called between two segments of a run and behind the last, with the names of outputs that have become complete since
+the last call: the run neither reads nor writes them any more. All outputs are named once."""
 
 
 class Artifact(ABC):
@@ -136,10 +139,14 @@ class Instance(ABC):
         may look at inputs while it takes their addresses, where that is faster than looking twice."""
         return None
 
-    def run_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float | None:
+    def run_at(
+        self, inputs: Mapping[str, int], outputs: Mapping[str, int], completed: Completed | None = None
+    ) -> float | None:
         """A run over memory at addresses, by the names of all inputs and outputs: row-major, of the graph's types
-        exactly; outputs overlap with nothing else. The seconds that it took, once the addresses were where they are
-        read; ``None``, before anything has run, where the backend has no addresses, as by default."""
+        exactly; outputs overlap with nothing else. With ``completed`` it is made in segments, of which there are
+        several in executables compiled with ``Options(segmented=True)``. The seconds that it took, once the addresses
+        were where they are read; ``None``, before anything has run, where the backend has no addresses, as by
+        default."""
         return None
 
     def run_many(self, batches: Batches) -> dict[str, Array]:

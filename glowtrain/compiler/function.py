@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.base import Artifact, Backend, Batches, one_by_one
+from glowtrain.backends.base import Artifact, Backend, Batches, Completed, one_by_one
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.inputs import as_array, check_inputs, shape_of
 from glowtrain.backends.state import State, address_of
@@ -149,17 +149,22 @@ class Function:
         outputs = special.run(self._feeds(graph, inputs))
         return outputs if graph.results is None else collected(graph.results, outputs)
 
-    def write(self, inputs: Mapping[str, Any], outputs: Mapping[str, Array]) -> None:
-        """Run, and write what comes out into contiguous arrays of the outputs' types, which overlap with nothing.
+    def write(
+        self, inputs: Mapping[str, Any], outputs: Mapping[str, Array], completed: Completed | None = None
+    ) -> None:
+        """Run, and write what comes out into contiguous arrays of the outputs' types, which overlap with nothing; in
+        segments where ``completed`` is to be called between them.
 
         Raises :class:`InputError` for inputs that do not fit.
         """
         special = self.specialised(inputs)
         arrays = check_inputs(special.graph, self._feeds(special.graph, inputs))
         read, written = ({name: address_of(a) for name, a in each.items()} for each in (arrays, outputs))
-        if special.run_at(read, written) is None:
+        if special.run_at(read, written, completed) is None:
             for name, array in special.run(arrays).items():
                 outputs[name][...] = array
+            if completed is not None:
+                completed(tuple(outputs))
 
     def memory(self, inputs: Mapping[str, Any] | None = None) -> MemoryUse:
         """The bytes that calls with such ``inputs`` take, for which it is compiled if need be; by default, those of the

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from threading import Condition
 from typing import Any, TypeVar
 
-from glowtrain.backends.base import Backend, Batches, Instance
+from glowtrain.backends.base import Backend, Batches, Completed, Instance
 from glowtrain.backends.inputs import check_batches, check_inputs
 from glowtrain.backends.state import State
 from glowtrain.compiler.service import build, enough_memory, too_large
@@ -68,10 +68,12 @@ class Specialisation:
         """Whether the inputs that are indices are arrays whose values are certainly allowed."""
         return not self._indexing or all(use.holds(inputs) for use in self._indexing)
 
-    def run_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float | None:
+    def run_at(
+        self, inputs: Mapping[str, int], outputs: Mapping[str, int], completed: Completed | None = None
+    ) -> float | None:
         """A run over memory at addresses, as :meth:`Instance.run_at` says; who calls has asked
         whether :meth:`indices_hold`."""
-        return self._called(lambda instance: instance.run_at(inputs, outputs))
+        return self._called(lambda instance: instance.run_at(inputs, outputs, completed))
 
     def _called(self, call: Callable[[Instance], Outputs]) -> Outputs:
         """A call of an instance, alone or beside others."""

@@ -3,22 +3,27 @@
     partial sums of nodes --slices to their owners--> sums in the tree's order --gather--> sums on all ranks
 
 Each rank owns one slice of every bucket: it gets the others' partial sums of it, adds them up as the tree says, and
-gives the sum to all. As many bytes travel as in a ring, and the ranks' number decides nothing about the bits. Buckets
-are under way at the same time.
+gives the sum to all. As many bytes travel as in a ring, and the ranks' number decides nothing about the bits. A bucket
+is sent as soon as its last gradient is complete, while the backward part of the shard goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from glowtrain.fleet.communicator import FIRST, Communicator, Nothing, Pending
+from glowtrain.fleet.communicator import FIRST, Communicator, Pending
 from glowtrain.fleet.shards import Share, TreeNode, fold
 from glowtrain.types import Array, TensorType
 
 Arrays = dict[str, Array]
+PATIENCE = 20
+"""Messages are looked after again when that many times as long has passed as it took."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +69,11 @@ class Bucket:
 
 
 def buckets_of(types: Mapping[str, TensorType], limit: int) -> list[Bucket]:
-    """Consecutive arrays in buckets of at most ``limit`` bytes each, or of one larger array."""
+    """Consecutive arrays in buckets of at most ``limit`` bytes each, or of one larger array; the last ones come first,
+    as the backward part of a step comes to the gradients of a model's last layers first."""
     found: list[dict[str, TensorType]] = []
     room, last = 0, None
-    for name, type_ in types.items():
+    for name, type_ in reversed(list(types.items())):
         if type_.nbytes > room or type_.dtype != last:
             found.append({})
             room, last = limit, type_.dtype
@@ -85,25 +91,30 @@ class BucketReduction(Pending):
         self.gathers = gathers
         self.slice = bucket.owned(share.ranks)
         self._total = self.empty()
-        self._local: Sequence[Array] = ()
         self._theirs: dict[TreeNode, Array] = {}
         self._nodes: list[list[TreeNode]] = []
+        self._given: dict[TreeNode, Array] = {}
         self._pending: list[Pending] = []
         self._added = False
 
-    def begin(self, partial: Sequence[Array], examples: int) -> None:
-        """Send the partial sums of this rank's nodes of a batch, in the nodes' order; they are not to be touched before
-        all is done."""
+    def expect(self, examples: int) -> None:
+        """Receive the others' partial sums of a batch as they come."""
         self._nodes = [self.share.nodes(rank, examples) for rank in range(self.share.ranks)]
-        self._local = partial
-        self._added = False
-        self._pending = [self._slices(number) for number in range(max(map(len, self._nodes)))]
+        self._given, self._added = {}, False
+        self._pending = [self._receive(number) for number in range(max(map(len, self._nodes)))]
+
+    def send(self, node: TreeNode, partial: Array) -> None:
+        """Send this rank's partial sum of a node, in the nodes' order; it is not to be touched before all is done."""
+        self._given[node] = partial[self.share.rank]
+        self._pending.append(self.ranks.exchange(list(partial), [None] * self.share.ranks, self.tag))
 
     def missing(self) -> list[int]:
         """The ranks that are waited for; where all slices are there they are added, and sums are gathered."""
         found = _missing(self._pending)
         if found or self._added:
             return found
+        if any(node not in self._given for node in self._nodes[self.share.rank]):
+            return [self.share.rank]
         self._add()
         self._added = True
         self._pending = [self.gather()] if self.gathers else []
@@ -129,17 +140,14 @@ class BucketReduction(Pending):
         """Memory for the bucket's arrays, by the slices of all ranks."""
         return np.zeros((self.share.ranks, self.slice), self.bucket.dtype)
 
-    def _slices(self, number: int) -> Pending:
-        """Exchange slices of the nodes with a number in each rank's list."""
-        ranks, own = self.share.ranks, self._nodes[self.share.rank]
-        sent: list[Array | None] = list(self._local[number]) if number < len(own) else [None] * ranks
-        received: list[Array | None] = [None] * ranks
+    def _receive(self, number: int) -> Pending:
+        """Receive slices of the nodes with a number in each rank's list."""
+        received: list[Array | None] = [None] * self.share.ranks
         for rank, nodes in enumerate(self._nodes):
-            if number < len(nodes):
-                mine = rank == self.share.rank
-                array = self._local[number][rank] if mine else self._theirs_at(nodes[number])
-                received[rank] = self._theirs[nodes[number]] = array
-        return self.ranks.exchange(sent, received, self.tag)
+            if number < len(nodes) and rank != self.share.rank:
+                node = nodes[number]
+                received[rank] = self._given[node] = self._theirs[node] = self._theirs_at(node)
+        return self.ranks.exchange([None] * self.share.ranks, received, self.tag)
 
     def _theirs_at(self, node: TreeNode) -> Array:
         kept = self._theirs.get(node)
@@ -147,8 +155,7 @@ class BucketReduction(Pending):
 
     def _add(self) -> None:
         """Add up this rank's slice of all nodes, in the order of the tree."""
-        given = {node: self._theirs[node] for nodes in self._nodes for node in nodes}
-        total = fold((0, self.share.shards), given.get, _add_in_place)
+        total = fold((0, self.share.shards), self._given.get, _add_in_place)
         assert total is not None
         self._total[self.share.rank] = total
 
@@ -166,20 +173,54 @@ class Gradients:
     arrays: Arrays
 
 
-class AllReduce:
+Run = Callable[[Gradients, Callable[[Sequence[str]], None]], None]
+"""Runs a shard, which writes its gradients into memory and says when arrays of them are complete."""
+
+
+class PartialSum:
+    """The sum of a node of the tree on its rank: of ``lefts``, sums of the shards before its last one, and of the
+    ``last`` shard's gradients, as they become complete. Each bucket of it is given away at once."""
+
+    def __init__(
+        self, lefts: Sequence[Gradients], last: Gradients, numbers: Mapping[str, int],
+        send: Callable[[int, Array], None],
+    ) -> None:  # fmt: skip
+        """``numbers``: the bucket of each array."""
+        self.lefts, self.last, self.numbers, self.send = lefts, last, numbers, send
+        self._left = Counter(numbers.values())
+
+    def completed(self, names: Iterable[str]) -> None:
+        """Arrays of the last shard are complete, or outputs that are no gradients."""
+        for number in [self.numbers[name] for name in names if name in self.numbers]:
+            self._left[number] -= 1
+            if not self._left[number]:
+                self._add(number)
+
+    def _add(self, number: int) -> None:
+        total = self.last.flats[number]
+        for left in reversed(self.lefts):
+            total = _add_in_place(left.flats[number], total)
+        self.send(number, total)
+
+
+class AllReduce(Pending):
     """The sums of all buckets of a step, on all ranks where it ``gathers``, else of each rank's slices. Memory of
     gradients is used again from step to step."""
 
     def __init__(
         self, types: Mapping[str, TensorType], limit: int, share: Share, ranks: Communicator, *, gathers: bool = True
     ) -> None:
-        self.ranks, self.gathers = share.ranks, gathers
+        self.ranks, self.gathers = ranks, gathers
         self._buckets = [
             BucketReduction(bucket, share, ranks, FIRST + 2 * number, gathers=gathers)
             for number, bucket in enumerate(buckets_of(types, limit))
         ]
+        self._numbers = {name: number for number, each in enumerate(self._buckets) for name in each.bucket.types}
         self._free: list[Gradients] = []
         self._sent: list[Gradients] = []
+        self._examples = 0
+        """Examples of a batch for which nothing has been received yet."""
+        self._looked_after = 0.0
 
     def memory(self) -> Gradients:
         """Memory that a shard's gradients can be written to."""
@@ -196,21 +237,58 @@ class AllReduce:
         self._free.append(right)
         return left
 
-    def begin(self, partial: Sequence[Gradients], examples: int) -> Pending:
-        """Send this rank's partial sums of a batch; what is returned is waited for before the :attr:`sums` are read,
-        which are there until the next :meth:`begin`."""
+    def begin(self, examples: int) -> None:
+        """Begin with a batch. The :attr:`sums` of the one before are gone."""
         self._free += self._sent
-        self._sent = list(partial)
-        if self.ranks == 1:
-            return Nothing()
-        for number, bucket in enumerate(self._buckets):
-            bucket.begin([each.flats[number] for each in partial], examples)
-        return All(self._buckets)
+        self._sent, self._examples = [], examples
+
+    def add_up(self, node: TreeNode, lefts: Sequence[Gradients], run: Run) -> None:
+        """Run the last shard of this rank's next node, add its gradients to ``lefts``, the sums of the shards before
+        it, and send the node's sum."""
+        last = self.memory()
+        total, *rest = *lefts, last
+        self._sent.append(total)
+        partial_sum = PartialSum(lefts, last, self._numbers, partial(self._send, node))
+
+        def completed(names: Iterable[str]) -> None:
+            partial_sum.completed(names)
+            self.progress()
+
+        run(last, completed)
+        self._free += rest
+
+    def _send(self, node: TreeNode, number: int, total: Array) -> None:
+        if self.ranks.size > 1:
+            self._expect()
+            self._buckets[number].send(node, total)
+
+    def progress(self) -> None:
+        """Look after messages, between other things, of whose time that takes a small part."""
+        began = time.perf_counter()
+        if began >= self._looked_after:
+            self.missing()
+            ended = time.perf_counter()
+            self._looked_after = ended + PATIENCE * (ended - began)
+
+    def missing(self) -> list[int]:
+        if self.ranks.size == 1:
+            return []
+        self._expect()
+        return _missing(self._buckets)
+
+    def _expect(self) -> None:
+        """Receive what others send, from the moment on at which this rank has computed something, too: a batch that
+        does not fit is an error before that."""
+        if self._examples:
+            self.ranks.track(self)
+            for bucket in self._buckets:
+                bucket.expect(self._examples)
+            self._examples = 0
 
     @property
     def sums(self) -> Arrays:
         """The sums over all shards of the batch."""
-        if self.ranks == 1:
+        if self.ranks.size == 1:
             return self._sent[0].arrays
         return {name: array for bucket in self._buckets for name, array in bucket.sums.items()}
 

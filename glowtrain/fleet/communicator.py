@@ -51,14 +51,14 @@ class Communicator(ABC):
         self.waited = 0
         """Nanoseconds of all waits."""
         self._hosts: list[tuple[str, list[int]]] = []
-        self._lost: list[Pending] = []
-        """What a wait that was broken off left under way. MPI still writes into its arrays."""
+        self._unfinished: list[Pending] = []
+        """What has begun and was not waited for to its end. MPI still writes into its arrays."""
 
     def begin(self, doing: str, timeout: float) -> None:
         """Begin a run. Raises :class:`FleetError` after one in which a wait was broken off: its messages would be
         taken for those of this one."""
         self.timeout = timeout
-        if self._lost:
+        if self._unfinished:
             message = f"rank {self.rank} on {socket.gethostname()} cannot go on after what failed: start all ranks anew"
             self.failed(message, for_good=True)
             raise FleetError(message)
@@ -90,12 +90,21 @@ class Communicator(ABC):
     def abort(self, message: str) -> NoReturn:
         """End all processes of the job."""
 
+    def track(self, pending: Pending) -> None:
+        """Messages have begun, and are waited for later: they go on in other waits, and whoever fails before that
+        leaves them unfinished."""
+        if pending not in self._unfinished:
+            self._unfinished.append(pending)
+
     def wait(self, pending: Pending) -> None:
-        """Wait for messages. Raises what :meth:`check` does."""
-        self._lost.append(pending)
+        """Wait for messages, while all others go on that have begun. Raises what :meth:`check` does."""
+        self.track(pending)
+        others = [each for each in self._unfinished if each is not pending]
         began, turns = time.monotonic(), 0
         start = time.perf_counter_ns()
         while missing := pending.missing():
+            for other in others:
+                other.missing()
             turns += 1
             if turns % 64 == 0:
                 self.check()
@@ -104,7 +113,7 @@ class Communicator(ABC):
                     self.abort(_late(self, missing, waited))
                 time.sleep(0 if waited < 0.002 else 0.0001)
         self.waited += time.perf_counter_ns() - start
-        self._lost.remove(pending)
+        self._unfinished.remove(pending)
 
     def gathered(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order; of any type that can be pickled. For what is small and rare."""

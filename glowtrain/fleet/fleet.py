@@ -55,7 +55,8 @@ class Fleet:
         sliced: SlicedUpdate | None,
     ) -> FleetStep:  # fmt: skip
         """A training step of all ranks."""
-        return FleetStep(shard, step, backend, state, options, self.share, self.ranks, self.spec.limit, sliced)
+        shared = self.share, self.ranks, self.spec.limit
+        return FleetStep(shard, step, backend, state, options, *shared, sliced, overlap=self.spec.overlap)
 
     def check_same(self, facts: Mapping[str, str]) -> None:
         """Raise :class:`FleetError`, on all ranks, which names what is not the same on all of them."""

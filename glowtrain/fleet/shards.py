@@ -45,6 +45,21 @@ def covering(node: TreeNode, shards: range) -> Iterator[TreeNode]:
         yield from covering((middle, behind), shards)
 
 
+def last_shard(node: TreeNode, present: range) -> tuple[list[TreeNode], TreeNode]:
+    """The last of the ``present`` shards of a node, and the left halves beside the way down to it: the node is the sum
+    of the first half and of all that follows, and so on."""
+    first, behind = node
+    lefts = []
+    while behind - first > 1:
+        middle = (first + behind) // 2
+        if present.stop > middle:
+            lefts.append((first, middle))
+            first = middle
+        else:
+            behind = middle
+    return lefts, (first, behind)
+
+
 @dataclass(frozen=True)
 class Share:
     """What one of ``ranks`` has of each batch in ``shards``. Raises :class:`InputError` where shards cannot be shared

@@ -36,12 +36,19 @@ class FleetSpec:
         panel=FLEET,
     )
     bucket: int | str = setting(
-        "4MB",
+        "1MB",
         "Gradients that travel together, in bytes.",
-        "Results are the same to the bit with any.",
+        "Results are the same to the bit with any. Smaller ones begin to travel earlier, and cost more messages.",
         metavar="B",
         flag="--fleet-bucket",
         type=str,
+        panel=FLEET,
+    )
+    overlap: bool = setting(
+        True,
+        "Send gradients that are complete while the backward part of the step goes on.",
+        "Results are the same to the bit.",
+        flag="--fleet-overlap/--no-fleet-overlap",
         panel=FLEET,
     )
     sharded_optimizer: bool = setting(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.base import Backend, Batches, one_by_one
+from glowtrain.backends.base import Backend, Batches, Completed, one_by_one
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, MemoryUse, Specialisation
 from glowtrain.errors import FleetError
-from glowtrain.fleet.all_reduce import All, AllReduce, Arrays, Gradients
+from glowtrain.fleet.all_reduce import AllReduce, Arrays, Gradients
 from glowtrain.fleet.communicator import Communicator
 from glowtrain.fleet.notes import Notes
-from glowtrain.fleet.shards import Share, TreeNode, fold
+from glowtrain.fleet.shards import Share, TreeNode, fold, last_shard
 from glowtrain.fleet.slices import SlicedState, slices_of
 from glowtrain.fleet.times import StepTimes
 from glowtrain.grad.data_parallel import GRADIENT, STATE
@@ -29,17 +31,18 @@ from glowtrain.stages import Options
 class FleetStep:
     """A trainer's step over whole batches, or over this rank's rows of them.
 
-    ``shard`` is the graph of one shard for any binding, ``step`` has all others; ``bucket``: bytes that travel at once.
-    With ``sliced`` each rank updates slices of the parameters, over a :class:`SlicedState`, and gets the others'.
+    ``shard`` is the graph of one shard for any binding, ``step`` has all others; ``bucket``: bytes that travel at once,
+    with ``overlap`` while the rest of a shard is computed. With ``sliced`` each rank updates slices of the parameters,
+    over a :class:`SlicedState`, and gets the others'.
     """
 
     def __init__(
         self, shard: Graph | Template, step: ShardedStep, backend: Backend, state: State, options: Options,
-        share: Share, ranks: Communicator, bucket: int, sliced: SlicedUpdate | None = None,
+        share: Share, ranks: Communicator, bucket: int, sliced: SlicedUpdate | None = None, *, overlap: bool = False,
     ) -> None:  # fmt: skip
         self.backend, self.state, self.options = backend, state, options
         self.step, self.share, self.ranks = step, share, ranks
-        self.shard = Function(shard, backend, state, options)
+        self.shard = Function(shard, backend, state, replace(options, segmented=overlap and ranks.size > 1))
         self._counters = self._of(step.counters(share.shards)) if step.split.counters else None
         self._updates: dict[int, Function] = {}
         self.sliced = sliced
@@ -71,12 +74,11 @@ class FleetStep:
         been updated.
         """
         self.examples = examples
-        small: dict[int, Arrays] = {}
-        shards = self._shards(inputs, examples, small)
-        partial = [fold(node, shards, self.sums.add) for node in self.share.nodes(self.share.rank, examples)]
-        sums = self.sums.begin([each for each in partial if each is not None], examples)
+        self.sums.begin(examples)
+        small = self._add_up(inputs, examples)
         hyper = zlib.crc32(b"".join(array.tobytes() for array in self._known(inputs).values()))
-        self.ranks.wait(All([sums, self.notes.begin(small, examples, (self.request, hyper, self.times.busy))]))
+        self.ranks.wait(self.notes.begin(small, examples, (self.request, hyper, self.times.busy)))
+        self.ranks.wait(self.sums)
         requests, theirs, busy = zip(*self.notes.numbers, strict=True)
         self.times.exchanged(busy)
         self.request = max(requests)
@@ -97,10 +99,10 @@ class FleetStep:
             self.state.forget()
         return means
 
-    def write(self, inputs: Mapping[str, Any], memory: Gradients) -> Arrays:
+    def write(self, inputs: Mapping[str, Any], memory: Gradients, completed: Completed | None = None) -> Arrays:
         """Write the gradients of a shard into memory; what is small beside them."""
         small = {name: np.empty(type_.shape, type_.dtype.numpy) for name, type_ in self._small.items()}
-        self.shard.write(inputs, {**memory.arrays, **small})
+        self.shard.write(inputs, {**memory.arrays, **small}, completed)
         return small
 
     def first_shard(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,23 +148,28 @@ class FleetStep:
         start = {COUNTER + counter.name: counter.initial for counter in self.step.split.counters}
         return {**self._scalars(inputs), **own, **start, **self._weight(1, 1)}
 
-    def _shards(
-        self, inputs: Mapping[str, Any], examples: int, small: dict[int, Arrays]
-    ) -> Callable[[TreeNode], Gradients | None]:
-        """What computes a shard's gradients, and takes notes of what is small beside them."""
+    def _add_up(self, inputs: Mapping[str, Any], examples: int) -> dict[int, Arrays]:
+        """Compute this rank's shards and send the sums of their gradients; what is small beside these, by shard."""
         counters = {} if self._counters is None else self._counters({})
+        small: dict[int, Arrays] = {}
+
+        def run(shard: int, memory: Gradients, completed: Completed) -> None:
+            rows = self.share.rows(examples, range(shard, shard + 1))
+            beside = {**self._counted(counters, shard), **self._weight(rows.stop - rows.start, examples)}
+            small[shard] = self.write({**self.rows_of(shard, inputs), **beside}, memory, completed)
 
         def gradients(node: TreeNode) -> Gradients | None:
-            (shard, behind), rows = node, self.share.rows(examples, range(*node))
-            size = rows.stop - rows.start
-            if behind - shard > 1 or not size:
+            if node[1] - node[0] > 1:
                 return None
-            beside = {**self._counted(counters, shard), **self._weight(size, examples)}
             memory = self.sums.memory()
-            small[shard] = self.write({**self.rows_of(shard, inputs), **beside}, memory)
+            run(node[0], memory, lambda names: self.sums.progress())
             return memory
 
-        return gradients
+        for node in self.share.nodes(self.share.rank, examples):
+            before, (last, _) = last_shard(node, self.share.present(examples, range(*node)))
+            lefts = [fold(each, gradients, self.sums.add) for each in before]
+            self.sums.add_up(node, [each for each in lefts if each is not None], partial(run, last))
+        return small
 
     def _weight(self, size: int, examples: int) -> Arrays:
         return {WEIGHT: np.asarray(size / examples, self.step.weight.dtype.numpy)}

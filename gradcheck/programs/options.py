@@ -29,6 +29,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "row_major_variables": _FLAG,
         "fixed_point": _FLAG,
         "linkable": _FLAG,
+        "segmented": _FLAG,
         "profile": _FLAG,
         "prefix": {"none": "", "model_": "model_"},
     }

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glowtrain.errors import InputError
-from glowtrain.fleet.shards import Share, covering, fold
+from glowtrain.fleet.shards import Share, covering, fold, last_shard
 
 
 @st.composite
@@ -34,6 +34,19 @@ def test_partial_sums_of_ranks_are_subtrees_of_one_sum(share, examples):
         partial |= {node: fold(node, text(own), added) for node in share.nodes(rank, examples)}
     assert None not in partial.values()
     assert fold((0, share.shards), partial.get, added) == whole
+
+
+@given(shares(), st.integers(1, 200))
+def test_the_last_shard_of_a_node_comes_after_the_sums_of_all_others(share, examples):
+    """The whole is the same expression, to which the last shard that has rows is added at the end of its way down."""
+    for node in share.nodes(share.rank, examples):
+        present = share.present(examples, range(*node))
+        before, last = last_shard(node, present)
+        assert last == (present[-1], present[-1] + 1)
+        total = text(present)(last)
+        for left in reversed(before):
+            total = added(fold(left, text(present), added), total)
+        assert total == fold(node, text(present), added)
 
 
 @given(shares(), st.integers(1, 200))

@@ -39,7 +39,7 @@ class NativeArtifact(Artifact):
     ``slots`` are the entries of the pointer table after the first three; ``outputs`` has the types of all outputs, also
     of those that the code never writes; ``constants`` hold memory as the code reads it, aligned; ``calls`` are those of
     code that takes their times, in order; ``natives`` are the functions of this process that it calls, in the table
-    after the slots.
+    after the slots. ``segments``: of code that can be run in segments, the outputs that are complete after each.
     """
 
     objects: tuple[bytes, ...]
@@ -52,6 +52,12 @@ class NativeArtifact(Artifact):
     constants: dict[str, Array] = field(repr=False)
     calls: tuple[CountedCall, ...] = ()
     natives: tuple[NativeFunction, ...] = ()
+    segments: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def segment_entries(self) -> list[str]:
+        """The functions of the segments."""
+        return [part_of(self.entry, number) for number in range(len(self.segments))]
 
     @property
     def code(self) -> bytes:
@@ -95,7 +101,7 @@ class NativeArtifact(Artifact):
         }
         outputs = {name: buffer.type for name, buffer in plan.program.outputs.items()}
         own = objects, code.target, code.entry, plan.arena, code.workspace
-        return cls(*own, slots, outputs, constants, code.counted, code.natives)
+        return cls(*own, slots, outputs, constants, code.counted, code.natives, code.segments)
 
     def to_bytes(self) -> bytes:
         if self.natives:
@@ -113,6 +119,7 @@ class NativeArtifact(Artifact):
             ],
             "outputs": {name: str(type_) for name, type_ in self.outputs.items()},
             "calls": [[call.name, call.trips, call.ranges] for call in self.calls],
+            "segments": self.segments,
         }
         objects = {f"object.{at}": np.frombuffer(each, np.uint8) for at, each in enumerate(self.objects)}
         return pack("cpu", {**self.constants, **objects}, facts)
@@ -141,13 +148,19 @@ class NativeArtifact(Artifact):
         sizes = facts["arena"], facts["workspace"]
         if min(sizes) < 0:
             raise ValueError(f"arena and workspace of {sizes} bytes")
-        return cls(objects, target, facts["entry"], *sizes, slots, outputs, constants, calls)
+        segments = tuple(tuple(map(str, names)) for names in facts["segments"])
+        return cls(objects, target, facts["entry"], *sizes, slots, outputs, constants, calls, segments=segments)
 
     def __str__(self) -> str:
         size = f"{self.size:,} bytes of machine code for {self.target.cpu}"
         lines = [f"{self.entry}: {size}, arena {self.arena:,}, workspace {self.workspace:,} bytes"]
         lines += [f"{n:>4}  {s.kind:<8}  {s.name}: {s.type}" for n, s in enumerate(self.slots, FIRST_SLOT)]
         return "\n".join(lines) + "\n"
+
+
+def part_of(entry: str, number: int) -> str:
+    """The function of a part of a step."""
+    return f"{entry}.part{number}"
 
 
 def _names(plan: Plan) -> dict[Buffer, str]:

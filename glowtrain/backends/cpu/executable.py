@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.base import SPAN, Batches, Executable, ExecutableMemory, Instance, StepProfile
+from glowtrain.backends.base import SPAN, Batches, Completed, Executable, ExecutableMemory, Instance, StepProfile
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cpu.address_instance import NativeAddressInstance
 from glowtrain.backends.cpu.artifact import NativeArtifact
@@ -32,8 +32,11 @@ class NativeExecutable(Executable):
         self.threads = threads
         self.cache = cache
         self.pool = pool_of(threads, cache) if threads > 1 else None
-        self.library = toolchain.load(artifact.objects, [artifact.entry])
+        self.library = toolchain.load(artifact.objects, [artifact.entry, *artifact.segment_entries])
         self.step = self.library.function(artifact.entry, 1)
+        functions = [self.library.function(name, 1) for name in artifact.segment_entries]
+        self.segments = list(zip(functions, artifact.segments, strict=True)) or [(self.step, tuple(artifact.outputs))]
+        """The functions that make a step, one after the other, and the outputs that are complete after each."""
         self.address = self.library.address(artifact.entry)
         self.layouts = {slot.name: slot.layout for slot in artifact.slots if slot.kind == "variable"}
 
@@ -130,7 +133,9 @@ class NativeInstance(Instance):
         self._step()
         return {name: array.copy() for name, array in self.outputs.items()}
 
-    def run_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float | None:
+    def run_at(
+        self, inputs: Mapping[str, int], outputs: Mapping[str, int], completed: Completed | None = None
+    ) -> float | None:
         if self.log is not None:
             return None
         table = self.table
@@ -142,7 +147,10 @@ class NativeInstance(Instance):
         if self._bound != self.state.moves:
             self._bind_variables()
         began = time.perf_counter()
-        self._step()
+        if completed is None:
+            self._step()
+        else:
+            self._run_segments(completed)
         return time.perf_counter() - began
 
     def _point_at_own(self) -> None:
@@ -211,6 +219,12 @@ class NativeInstance(Instance):
     def _step(self) -> None:
         self._start_pool()
         self.executable.step(self._address)
+
+    def _run_segments(self, completed: Completed) -> None:
+        self._start_pool()
+        for function, names in self.executable.segments:
+            function(self._address)
+            completed(names)
 
     def _start_pool(self) -> None:
         if self.pool is not None and not self.pool.started:

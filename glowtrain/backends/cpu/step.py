@@ -12,9 +12,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
+from itertools import pairwise
 
 import numpy as np
 
+from glowtrain.backends.cpu.artifact import part_of
 from glowtrain.backends.cpu.events.log import STEP, CountedCall
 from glowtrain.backends.cpu.events.text import append_event, append_event_text, ticks
 from glowtrain.backends.cpu.kernels import Argument, KernelFunctions, KernelUnit
@@ -42,6 +44,8 @@ ENTRY = "step"
 PART = 40
 """Instructions of a function of the step. LLVM's time for a long function grows faster than its length, and in a step
 everything is used from its beginning to its end."""
+SEGMENT = 4
+"""Instructions of a segment at most: whoever sends what is complete has to look after its messages, too."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class Code:
     """What ``calls`` note their times as, if they do."""
     panels: Mapping[Buffer, tuple[Buffer, Packing]] = field(default_factory=dict)
     """Those of ``externals`` that are variables in another encoding: the variable, and the encoding."""
+    segments: tuple[tuple[str, ...], ...] = ()
+    """The outputs that are complete after each segment, if the step has any."""
 
     def __str__(self) -> str:
         return module_text(self.text, self.target)
@@ -148,6 +154,7 @@ class _Step:
         _within_reach(plan, self.target)
         self.runner = runner
         self.profile = options.profile
+        self.segmented = options.segmented
         self.entry = f"{options.prefix}{ENTRY}"
         self.calls: list[Invocation] = []
         self.counted: list[CountedCall] = []
@@ -186,17 +193,17 @@ class _Step:
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.functions.users.items()}
         own = self.plan, self.target, self.entry, text, tuple(self.externals), workspace
         panels = {made: source for source, made in self.packed.items() if made.constant_array is None}
-        return Code(*own, functions, tuple(self.calls), tuple(self.natives), tuple(self.counted), panels)
+        calls = tuple(self.calls), tuple(self.natives), tuple(self.counted)
+        return Code(*own, functions, *calls, panels, tuple(names for _, names in self._segments()))
 
     def text(self) -> list[str]:
         """The functions of the step; the entry is the last."""
         instructions = self.plan.program.instructions
         parts: dict[str, str] = {}
-        if len(instructions) > PART:
-            for at in range(0, len(instructions), PART):
-                f = self._begin(f"{self.entry}.part{len(parts)}", "internal")
-                self._instructions(instructions[at : at + PART], [])
-                parts[f.name] = f.finish()
+        for part in self._parts():
+            f = self._begin(part_of(self.entry, len(parts)), "" if self.segmented else "internal")
+            self._instructions(instructions[part], [])
+            parts[f.name] = f.finish()
         f = self._begin(self.entry)
         began = self._ticks()
         for name in parts:
@@ -205,6 +212,26 @@ class _Step:
             self._instructions(instructions, [])
         self._log(began, 0)
         return [*parts.values(), f.finish()]
+
+    def _parts(self) -> list[slice]:
+        """The instructions of each function below the entry."""
+        count = len(self.plan.program.instructions)
+        if self.segmented:
+            ends = [0, *(end for end, _ in self._segments())]
+            return [slice(begin, end) for begin, end in pairwise(ends)]
+        return [slice(at, at + PART) for at in range(0, count, PART)] if count > PART else []
+
+    def _segments(self) -> list[tuple[int, tuple[str, ...]]]:
+        """Behind which instruction each segment ends, and the outputs that nothing touches any more there."""
+        if not self.segmented:
+            return []
+        program = self.plan.program
+        touched = {b: at for at, instruction in enumerate(program.instructions, 1) for b in instruction.touched}
+        complete: dict[int, list[str]] = {len(program.instructions): []}
+        for name, buffer in program.outputs.items():
+            complete.setdefault(touched.get(buffer, len(program.instructions)), []).append(name)
+        ends = sorted({*complete, *range(SEGMENT, len(program.instructions), SEGMENT)})
+        return [(end, tuple(complete.get(end, ()))) for end in ends]
 
     def _begin(self, name: str, linkage: str = "") -> LlvmFunction:
         """Begin a function that takes the table and carries out instructions."""
