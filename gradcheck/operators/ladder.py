@@ -54,25 +54,37 @@ def run_compiled(graph: Graph, inputs: Arrays) -> Arrays:
     return run_loaded(alone, artifact, graph, inputs, state)[0]
 
 
+def run_by(backend: Backend) -> Runner:
+    """Outputs of what a backend compiles."""
+
+    def run(graph: Graph, inputs: Arrays) -> Arrays:
+        return _on(backend, arrive(graph, Options(facts=backend.facts)), graph, inputs)[0]
+
+    return run
+
+
 def run_on_targets(graph: Graph, inputs: Arrays) -> Arrays:
     """Outputs of the native code. Raises :class:`VerificationError` where code for another kind of processor has other
     bits."""
     own = backend_of("cpu")
     plan: Plan = arrive(graph, Options(facts=own.facts))
-    wanted = _on(own, plan, graph, inputs)
+    wanted = _left(*_on(own, plan, graph, inputs))
     for words, other in own.bit_equal().items():
-        for name, array in _on(other, plan, graph, inputs).items():
+        for name, array in _left(*_on(other, plan, graph, inputs)).items():
             if not same_bits(wanted[name], array):
                 raise VerificationError(f"{name} has other bits in code for {words}")
     return wanted
 
 
-def _on(backend: Backend, plan: Plan, graph: Graph, inputs: Arrays) -> dict[str, Array]:
-    """What a backend's code gives and leaves."""
+def _left(outputs: Arrays, variables: Arrays) -> dict[str, Array]:
+    return {**outputs, **variables}
+
+
+def _on(backend: Backend, plan: Plan, graph: Graph, inputs: Arrays) -> tuple[Arrays, Arrays]:
+    """Outputs of a backend's code, and the variables that it updates."""
     artifact = arrive(plan, Options(facts=backend.facts), after("plan", backend.stages(WALK)))
     state = {variable.name: variable.initial for variable in graph.variables}
-    outputs, variables, _ = run_loaded(backend, artifact, graph, inputs, state)
-    return {**outputs, **variables}
+    return run_loaded(backend, artifact, graph, inputs, state)[:2]
 
 
 def same_in_f64(oracle: str, run: Runner, graph: Graph, inputs: Arrays) -> Iterator[Measure]:

@@ -196,23 +196,23 @@ def _in_f64(oracle: str, run: ladder.Runner, use: Applied, random: np.random.Gen
 
 def compiled(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """Native code in f32 (results and gradients), against the reference in f64 at the same numbers."""
-    yield from _narrow("compiled", use, f32, random, gradients=use.operator.differentiable)
+    yield from narrowed("compiled", use, f32, random, gradients=use.operator.differentiable)
 
 
 def targets(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """Native code for other kinds of processors in f32 (results and gradients): the same bits."""
     run = ladder.run_on_targets
-    yield from _narrow("targets", use, f32, random, gradients=use.operator.differentiable, run=run)
+    yield from narrowed("targets", use, f32, random, gradients=use.operator.differentiable, run=run)
 
 
 def compiled_f16(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """Native code in f16 (results)."""
-    yield from _narrow("compiled f16", use, f16, random, gradients=False)
+    yield from narrowed("compiled f16", use, f16, random, gradients=False)
 
 
 def compiled_bf16(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """Native code in bf16 (results)."""
-    yield from _narrow("compiled bf16", use, bf16, random, gradients=False)
+    yield from narrowed("compiled bf16", use, bf16, random, gradients=False)
 
 
 def by_onnx_runtime(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
@@ -220,12 +220,12 @@ def by_onnx_runtime(use: Applied, random: np.random.Generator) -> Iterator[Measu
     if not use.operator.differentiable or not comparable(use.sample):
         return
     try:
-        yield from _narrow("onnx runtime", use, f32, random, gradients=True, run=run_by_onnx_runtime, slack=SLACK)
+        yield from narrowed("onnx runtime", use, f32, random, gradients=True, run=run_by_onnx_runtime, slack=SLACK)
     except NotRun:
         yield Measure("onnx runtime", kind="absent")
 
 
-def _narrow(
+def narrowed(
     oracle: str,
     use: Applied,
     dtype: DType,
@@ -235,10 +235,12 @@ def _narrow(
     run: ladder.Runner = ladder.run_compiled,
     slack: float = 1.0,
 ) -> Iterator[Measure]:
+    """Results, and gradients if wanted, that ``run`` computes in a narrow type, against the reference in f64 at the
+    same numbers; nothing where the operator does not take the type."""
     try:
         smaller = applied(converted(use.sample, dtype)).probe
     except ShapeError:
-        return  # the operator does not take this type
+        return
     wide = whole(use.probe, random, gradients=gradients)
     same_places = replace(smaller, wanted=use.probe.wanted, results=use.probe.results)
     narrow = whole(same_places, np.random.default_rng(0), gradients=gradients)
@@ -291,7 +293,7 @@ def edges(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
 
 def edges_compiled(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """Native code in f32 (results), against the reference in f64: at the edges of the operator's domain."""
-    yield from _narrow("edges compiled", use, f32, random, gradients=False)
+    yield from narrowed("edges compiled", use, f32, random, gradients=False)
 
 
 EDGES: dict[str, Oracle] = {"edges": edges, "edges compiled": edges_compiled}
