@@ -12,6 +12,8 @@
 #   make test-targets  the tests on emulated processors; it installs linkers, and needs Debian's packages of .ci/packages
 #   make test-serving  the tests of glowtrain serve, by clients of other servers, in environments of their own
 #   make test-fleet  trainings on processes that MPI starts; it installs mpi4py and MPICH
+#   make test-gpu    tests of the backend webgpu; it installs wgpu, and needs a GPU's driver, or one in software (Debian's
+#                    packages mesa-vulkan-drivers and libvulkan1)
 #   make test-flower by hand: Flower's own classes with our client, in an environment of their own (.venv-flower)
 #   make test-peers  by hand: the same losses, gradients and updates as PyTorch? It installs PyTorch (tests/peers)
 #   make clean       remove what the above made
@@ -38,7 +40,7 @@ SERVING := .venv-serving
 KSERVE := .venv-kserve
 CLIENTS := tritonclient[http,grpc]==2.73.0 schemathesis==4.32.5 grpcio-tools prometheus-client cryptography httpx2 pyyaml
 
-.PHONY: demo test test-all gradcheck soak test-torch test-targets test-serving test-fleet test-flower test-peers lint docs format clean
+.PHONY: demo test test-all gradcheck soak test-torch test-targets test-serving test-fleet test-gpu test-flower test-peers lint docs format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -73,6 +75,9 @@ test-serving: $(SERVING)/.installed $(KSERVE)/.installed
 
 test-fleet: .venv/.installed-mpi
 	$(ONE_THREAD) $(BIN)/python -m pytest tests/mpi $(PYTEST_ARGS)
+
+test-gpu: .venv/.installed-webgpu
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/webgpu $(PYTEST_ARGS)
 
 test-flower: $(FLOWER)/.installed
 	$(ONE_THREAD) $(FLOWER)/bin/python -m pytest tests/flower $(PYTEST_ARGS)
@@ -135,6 +140,11 @@ clean:
 .venv/.installed-mpi: .venv/.installed-dev
 	@echo "installing mpi4py and MPICH, 50 MB, into .venv (once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[mpi]'
+	@touch $@
+
+.venv/.installed-webgpu: .venv/.installed-dev
+	@echo "installing wgpu, 10 MB, into .venv (once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[webgpu]'
 	@touch $@
 
 .venv/.installed-peers: .venv/.installed-models

@@ -7,12 +7,14 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain import flower
 from glowtrain.cli import application
+from glowtrain.compiler import compile_artifact
 from glowtrain.errors import InputError, MissingExtraError
 from glowtrain.presentation.figures import check_drawing
 
@@ -57,6 +59,17 @@ def test_flower_and_matplotlib_are_asked_for_in_the_same_way() -> None:
 
 
 @pytest.mark.usefixtures("no_extras")
+def test_a_graph_for_a_gpu_compiles_and_asks_for_wgpu_when_it_is_loaded() -> None:
+    x = gt.Input(gt.f32[3], "x")
+    graph = gt.Graph((x,), {"y": x + x})
+    assert "@compute" in compile_artifact(graph, "webgpu").code.text
+    with pytest.raises(
+        MissingExtraError, match=r"^backend webgpu needs wgpu: pip install '\.\[webgpu\]' in a checkout"
+    ):
+        gt.compile(graph, backend="webgpu")({"x": np.ones(3, np.float32)})
+
+
+@pytest.mark.usefixtures("no_extras")
 def test_serving_asks_for_its_packages_in_the_same_way() -> None:
     for name in [name for name in sys.modules if name.startswith("glowtrain.serving")]:
         del sys.modules[name]
@@ -78,4 +91,4 @@ def test_all_names_can_be_imported_without_extras() -> None:
 def test_the_extras_that_messages_name_exist() -> None:
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     extras = text.split("[project.optional-dependencies]")[1].split("\n[")[0]
-    assert all(f"\n{extra} = [" in extras for extra in ("torch", "flower", "serve", "plot"))
+    assert all(f"\n{extra} = [" in extras for extra in ("torch", "flower", "serve", "plot", "webgpu"))

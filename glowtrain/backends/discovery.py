@@ -20,6 +20,7 @@ BUILT_IN = {
     "cpu": "glowtrain.backends.cpu.backend:Cpu",
     "interpreter": "glowtrain.backends.interpreter:Interpreter",
     "evaluator": "glowtrain.backends.evaluator:Evaluator",
+    "webgpu": "glowtrain.backends.webgpu.backend:Webgpu",
 }
 """Where each backend that comes along is defined: its module is imported when it is asked for."""
 

@@ -117,6 +117,20 @@ class VariableEncoding(Protocol):
     def __hash__(self) -> int: ...
 
 
+class RemoteVariables(Protocol):
+    """Another memory in which the newest values of variables live, such as a device's."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The variables that it holds."""
+
+    def read(self, name: str) -> Array:
+        """A row-major copy of one of them."""
+
+    def write(self, name: str, array: Array) -> None:
+        """Set one of them, of its type."""
+
+
 class State:
     """The values of variables, by name. Reads and writes copy; the storage itself is shared by instances.
 
@@ -137,6 +151,8 @@ class State:
         self._stale: set[tuple[str, tuple[int, ...], VariableEncoding]] = set()
         """Those of them that are of values before."""
         self._packing = ReadWriteLock()
+        self.remote: RemoteVariables | None = None
+        """Where the newest values are, if not here."""
 
     def __reduce__(self) -> tuple[type[State], tuple[dict[str, Array]]]:
         """The values; memory and layouts are made anew."""
@@ -158,6 +174,9 @@ class State:
     def read(self, name: str) -> Array:
         """A row-major copy of a variable."""
         with self.lock.reading():
+            remote = self.remote
+            if remote is not None and name in remote.names:
+                return remote.read(name)
             return np.array(_logical(self._storage[name], self._layouts[name]), order="C")
 
     def write(self, name: str, array: Array) -> None:
@@ -169,8 +188,37 @@ class State:
             if view.shape != array.shape or view.dtype != array.dtype:
                 types = f"{view.dtype}{list(view.shape)}, not {array.dtype}{list(array.shape)}"
                 raise InputError(f"variable {name} is {types}")
+            if self.remote is not None and name in self.remote.names:
+                self.remote.write(name, array)
+                return
             view[...] = array
             self.changed((name,))
+
+    def lend(self, remote: RemoteVariables) -> None:
+        """Have another memory hold the newest values of its variables, which has those of now, until something wants
+        the memory here. Who calls holds the lock, as for a run over the state. Raises :class:`BackendError` for
+        borrowed memory, which nobody else would see change."""
+        if borrowed := self._borrowed.intersection(remote.names):
+            raise BackendError(
+                f"variable {min(borrowed)} lies in memory that belongs to somebody else, which a device does not "
+                "read or write; use backend cpu"
+            )
+        if self.remote is not remote:
+            self._reclaim()
+            self.remote = remote
+        self.moves += 1
+
+    def _reclaim(self) -> None:
+        """Take the newest values back: all of them, or none where one cannot be read."""
+        with self._packing.writing():
+            remote = self.remote
+            if remote is None:
+                return
+            values = {name: remote.read(name) for name in remote.names}
+            for name, array in values.items():
+                _logical(self._storage[name], self._layouts[name])[...] = array
+            self.remote = None
+            self.changed(values)
 
     def changed(self, names: Collection[str]) -> None:
         """Say that variables get other values; who says it holds the lock for writing until they have them."""
@@ -182,6 +230,7 @@ class State:
         """A copy of a variable, its axes in the order of ``layout``, in another encoding: the same for all who ask,
         while one of them has it. It holds the values of the last time that :attr:`moves` changed."""
         key = name, layout, encoding
+        self._reclaim()
         with self._packing.writing():
             copy = self._packed.get(key)
             if copy is None or key in self._stale:
@@ -219,6 +268,7 @@ class State:
         It stays row-major: what is compiled over the state must be so with ``Options(row_major_variables=True)``.
         """
         with self.lock.writing():
+            self._reclaim()
             self._storage[name] = array
             self._layouts[name] = tuple(range(array.ndim))
             self._borrowed.add(name)
@@ -235,6 +285,7 @@ class State:
         Where it lies otherwise it is rearranged first: the caller holds the lock for writing, unless the layout
         :meth:`fits`.
         """
+        self._reclaim()
         if self._layouts[name] != layout:
             if name in self._borrowed:
                 raise BackendError(f"variable {name} lies in borrowed memory: compile with row_major_variables")

@@ -95,7 +95,7 @@ def test_artifacts_survive_their_file(name: str) -> None:
     assert losses[0].tobytes() == losses[1].tobytes()
 
 
-@pytest.mark.parametrize("name", ["cpu", "interpreter", "evaluator"])
+@pytest.mark.parametrize("name", ["cpu", "interpreter", "evaluator", "webgpu"])
 @pytest.mark.parametrize("damage", [b"", b"nonsense", b"\x10\0\0\0\0\0\0\0{}              "])
 def test_what_is_no_artifact_is_refused(name: str, damage: bytes) -> None:
     backend = backend_of(name)
@@ -110,7 +110,7 @@ class TestPackages:
         self, install: Callable[[str, str, str], None], tmp_path: Path
     ) -> None:
         install("slow", "slow_backend:Slow", PACKAGE)
-        assert backend_names() == ("cpu", "interpreter", "evaluator", "slow")
+        assert backend_names() == ("cpu", "interpreter", "evaluator", "webgpu", "slow")
         digits = gt.data.load("digits")
         trainer = gt.Trainer(mlp, gt.losses.softmax_cross_entropy(), gt.optim.Adam(2e-3), backend="slow")
         history = trainer.fit((digits.x[:320], digits.y[:320]), epochs=2, batch_size=64)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.backends.discovery import backend_names
 from glowtrain.errors import (
     DeviceError,
     DeviceLostError,
@@ -29,6 +28,7 @@ from glowtrain.runtime import HostDevice, HostManager, TrainingNetwork, cpu_devi
 from glowtrain.runtime.conformance import PoisonedDevice
 from glowtrain.trainer.micro_batches.split import MicroBatches
 from glowtrain.types import Array
+from tests.backends import plain_backends
 from tests.runtime.devices import Failing as FailingCall
 from tests.runtime.devices import Gate, ScriptedDevice, joined
 
@@ -151,7 +151,7 @@ def test_a_device_with_memory_of_its_own_trains_to_the_same_bits() -> None:
     assert all(array.tobytes() == usual.variables()[name].tobytes() for name, array in poisoned.variables().items())
 
 
-@pytest.mark.parametrize("backend", backend_names())
+@pytest.mark.parametrize("backend", plain_backends())
 @pytest.mark.parametrize("count", [1, 2])
 def test_every_backend_trains(backend: str, count: int) -> None:
     """As all others do, if not to the bit. Hyperparameters and the counter of random numbers have no axes, and none is

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.backends.discovery import backend_names
+from tests.backends import plain_backends
 
 
-@pytest.fixture(params=sorted(backend_names()))
+@pytest.fixture(params=sorted(plain_backends()))
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
