@@ -264,6 +264,11 @@ class Backend(ABC):
         what the target cannot run, :class:`BackendError` for a backend that writes no such text, as by default."""
         raise BackendError(f"backend {self.name} makes no object files; use backend cpu")
 
+    def device(self) -> str:
+        """The device that it runs on in this process, in words; empty where that is the processor, as by default.
+        Raises :class:`GlowtrainError` where it cannot run here, which says what is missing."""
+        return ""
+
     @property
     def fingerprint(self) -> str:
         """What determines artifacts besides graph, options and Glowtrain itself: processor, versions of tools."""

@@ -8,9 +8,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from glowtrain.backends import thread_count
+from glowtrain.backends.base import Backend
 from glowtrain.backends.caches import caches
-from glowtrain.backends.discovery import backend_for
+from glowtrain.backends.discovery import BUILT_IN, backend_for, backend_of
 from glowtrain.backends.target import Target
+from glowtrain.errors import GlowtrainError
 from glowtrain.presentation.messages import plural
 from glowtrain.version import __version__
 
@@ -33,6 +35,7 @@ def facts() -> dict[str, str]:
         "caches": _caches(),
         "blocked for": f"L1 {target.l1 >> 10} KiB, L2 {target.l2 >> 10} KiB (of the processor's class)",
         "compiled code": _folder(),
+        **_devices(),
     }
 
 
@@ -74,6 +77,19 @@ def _caches() -> str:
         for cache in caches()
     ]
     return ", ".join(found) or "not told by the system"
+
+
+def _devices() -> dict[str, str]:
+    """What backends for other devices run on here, or why they do not."""
+    found = {f"backend {name}": _device(backend_of(name)) for name in BUILT_IN}
+    return {name: words for name, words in found.items() if words}
+
+
+def _device(backend: Backend) -> str:
+    try:
+        return backend.device()
+    except GlowtrainError as error:
+        return f"does not run here: {error}"
 
 
 def _folder() -> str:

@@ -14,10 +14,12 @@ import glowtrain as gt
 from glowtrain.backends.state import State
 from glowtrain.backends.webgpu import backend as module
 from glowtrain.backends.webgpu import gpu as adapters
+from glowtrain.backends.webgpu.arithmetic import fuses
 from glowtrain.backends.webgpu.artifact import WgslArtifact
 from glowtrain.backends.webgpu.backend import Webgpu
 from glowtrain.backends.webgpu.gpu import Gpu
 from glowtrain.compiler import compile_artifact
+from glowtrain.doctor.facts import facts
 from glowtrain.errors import BackendError, CodegenError, DeviceError, DeviceLostError
 from glowtrain.types import Array
 from tests.compiler.networks import mlp, training_step
@@ -137,3 +139,17 @@ def losing(gpu: Gpu, epoch: int) -> Callable[..., None]:
 
     counted: list[object] = []
     return callback
+
+
+def test_doctor_names_the_adapter_and_how_it_rounds(gpu: Gpu) -> None:
+    words = facts()["backend webgpu"]
+    assert words.startswith(gpu.name)
+    assert "multiply-adds are rounded " + ("once" if fuses(gpu) else "twice") in words
+
+
+def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Gpu:
+        raise BackendError(adapters.NO_ADAPTER)
+
+    monkeypatch.setattr(module, "shared_gpu", missing)
+    assert facts()["backend webgpu"].startswith("does not run here: backend webgpu finds no adapter")

@@ -8,6 +8,7 @@ from operator import attrgetter
 from threading import Lock
 
 from glowtrain.backends.base import Artifact, Backend, Executable
+from glowtrain.backends.webgpu.arithmetic import fuses
 from glowtrain.backends.webgpu.artifact import WgslArtifact
 from glowtrain.backends.webgpu.executable import WgslExecutable
 from glowtrain.backends.webgpu.gpu import Gpu
@@ -40,6 +41,11 @@ class Webgpu(Backend):
 
     def read(self, data: bytes) -> WgslArtifact:
         return WgslArtifact.from_bytes(data)
+
+    def device(self) -> str:
+        gpu = shared_gpu()
+        rounded = "once (as by default on the CPU)" if fuses(gpu) else "twice (as by gt.Cpu(fused=False))"
+        return f"{gpu.name}; {gpu.largest >> 20:,} MiB a buffer; multiply-adds are rounded {rounded}"
 
     def load(self, artifact: Artifact) -> Executable:
         if not isinstance(artifact, WgslArtifact):

@@ -25,8 +25,9 @@ def literal(value: float, dtype: DType, type_: str) -> str:
         return float_literal(float(np.asarray(float(value)).astype(dtype.numpy)))
     if type_ == "bool":
         return "true" if value else "false"
-    if type_ in ("i64", "u64"):
-        return f"vec2<u32>({int(value) & 0xFFFFFFFF}u, {int(value) >> 32 & 0xFFFFFFFF}u)"
+    if type_ in ("f64", "i64", "u64"):
+        bits = int(np.float64(value).view(np.uint64)) if type_ == "f64" else int(value)
+        return f"vec2<u32>({bits & 0xFFFFFFFF}u, {bits >> 32 & 0xFFFFFFFF}u)"
     wrapped = int(np.asarray(int(value) & (1 << 64) - 1, np.uint64).astype(dtype.numpy))
     if type_ == "u32":
         return f"{wrapped}u"

@@ -449,3 +449,207 @@ fn i64_pow(base: vec2<u32>, exponent: vec2<u32>) -> vec2<u32> {
 fn i64_within(a: vec2<u32>, extent: u32) -> bool {
   return a.y == 0u && a.x < extent;
 }
+
+fn u64_product(a: vec2<u32>, b: vec2<u32>) -> vec4<u32> {
+  let low = u32_product(a.x, b.x);
+  let left = u32_product(a.x, b.y);
+  let right = u32_product(a.y, b.x);
+  let middle = u64_add(u64_add(vec2<u32>(low.y, 0u), vec2<u32>(left.x, 0u)), vec2<u32>(right.x, 0u));
+  let high = u64_add(u64_product_high(a.y, b.y, left.y), vec2<u32>(right.y, 0u));
+  return vec4<u32>(low.x, middle.x, u64_add(high, vec2<u32>(middle.y, 0u)));
+}
+
+fn u64_product_high(a: u32, b: u32, carry: u32) -> vec2<u32> {
+  return u64_add(u32_product(a, b), vec2<u32>(carry, 0u));
+}
+
+// f64: its bits as a u64. Results are those of IEEE 754, rounded to nearest, ties to even.
+fn f64_magnitude(a: vec2<u32>) -> vec2<u32> {
+  return vec2<u32>(a.x, a.y & 0x7fffffffu);
+}
+
+fn f64_sign(a: vec2<u32>) -> u32 {
+  return a.y & 0x80000000u;
+}
+
+fn f64_isnan(a: vec2<u32>) -> bool {
+  return u64_lt(vec2<u32>(0u, 0x7ff00000u), f64_magnitude(a));
+}
+
+fn f64_isinf(a: vec2<u32>) -> bool {
+  return all(f64_magnitude(a) == vec2<u32>(0u, 0x7ff00000u));
+}
+
+fn f64_neg(a: vec2<u32>) -> vec2<u32> {
+  return vec2<u32>(a.x, a.y ^ 0x80000000u);
+}
+
+fn f64_abs(a: vec2<u32>) -> vec2<u32> {
+  return f64_magnitude(a);
+}
+
+// Of a finite number that is not 0: a significand whose first bit is set (x, y), and the biased exponent (z).
+fn f64_split(a: vec2<u32>) -> vec3<u32> {
+  let exponent = (a.y >> 20u) & 0x7ffu;
+  let fraction = vec2<u32>(a.x, a.y & 0xfffffu);
+  if (exponent != 0u) { return vec3<u32>(u64_shl(fraction | vec2<u32>(0u, 0x100000u), 11u), exponent); }
+  let zeros = u64_zeros(fraction);
+  return vec3<u32>(u64_shl(fraction, zeros), u32(12 - i32(zeros)));
+}
+
+// A number from its sign, biased exponent and a significand, which is not 0.
+fn f64_rounded(sign: u32, biased: i32, significand: vec2<u32>) -> vec2<u32> {
+  let zeros = u64_zeros(significand);
+  let exponent = biased - i32(zeros);
+  if (exponent >= 2047) { return vec2<u32>(0u, sign | 0x7ff00000u); }
+  var digits = u64_shl(significand, zeros);
+  if (exponent <= 0) { digits = u64_shr_sticky(digits, u32(1 - exponent)); }
+  var kept = u64_shr(digits, 11u);
+  let rest = digits.x & 0x7ffu;
+  if (exponent > 0) { kept.y += u32(exponent - 1) << 20u; }
+  let up = rest > 0x400u || (rest == 0x400u && (kept.x & 1u) == 1u);
+  return u64_add(kept, vec2<u32>(select(0u, 1u, up), 0u)) | vec2<u32>(0u, sign);
+}
+
+fn f64_add(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+  let first = u64_lt(f64_magnitude(a), f64_magnitude(b));
+  let large = select(a, b, first);
+  let small = select(b, a, first);
+  let differs = f64_sign(a) != f64_sign(b);
+  if (f64_magnitude(large).y >= 0x7ff00000u) {
+    return select(large, vec2<u32>(0u, 0x7ff80000u), f64_isinf(large) && f64_isinf(small) && differs);
+  }
+  if (all(f64_magnitude(small) == vec2<u32>(0u))) {
+    return select(large, vec2<u32>(0u, a.y & b.y), all(f64_magnitude(large) == vec2<u32>(0u)));
+  }
+  let p = f64_split(large);
+  let q = f64_split(small);
+  let moved = u64_shr_sticky(u64_shr(q.xy, 1u), p.z - q.z);
+  let most = u64_shr(p.xy, 1u);
+  let total = select(u64_add(most, moved), u64_sub(most, moved), differs);
+  if (all(total == vec2<u32>(0u))) { return total; }
+  return f64_rounded(f64_sign(large), i32(p.z) + 1, total);
+}
+
+fn f64_sub(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+  return f64_add(a, f64_neg(b));
+}
+
+fn f64_mul(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+  let sign = (a.y ^ b.y) & 0x80000000u;
+  let x = f64_magnitude(a);
+  let y = f64_magnitude(b);
+  let zero = all(x == vec2<u32>(0u)) || all(y == vec2<u32>(0u));
+  if (f64_isnan(a) || f64_isnan(b)) { return select(b, a, f64_isnan(a)); }
+  if (x.y >= 0x7ff00000u || y.y >= 0x7ff00000u) { return vec2<u32>(0u, select(sign | 0x7ff00000u, 0x7ff80000u, zero)); }
+  if (zero) { return vec2<u32>(0u, sign); }
+  let p = f64_split(x);
+  let q = f64_split(y);
+  let product = u64_product(p.xy, q.xy);
+  let sticky = select(0u, 1u, any(product.xy != vec2<u32>(0u)));
+  return f64_rounded(sign, i32(p.z) + i32(q.z) - 1022, product.zw | vec2<u32>(sticky, 0u));
+}
+
+// Long division, a bit in each trip.
+fn f64_div(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+  let sign = (a.y ^ b.y) & 0x80000000u;
+  let x = f64_magnitude(a);
+  let y = f64_magnitude(b);
+  if (f64_isnan(a) || f64_isnan(b)) { return select(b, a, f64_isnan(a)); }
+  let undefined = (f64_isinf(x) && f64_isinf(y)) || all((x | y) == vec2<u32>(0u));
+  if (undefined) { return vec2<u32>(0u, 0x7ff80000u); }
+  if (f64_isinf(x) || all(y == vec2<u32>(0u))) { return vec2<u32>(0u, sign | 0x7ff00000u); }
+  if (f64_isinf(y) || all(x == vec2<u32>(0u))) { return vec2<u32>(0u, sign); }
+  let p = f64_split(x);
+  let q = f64_split(y);
+  let divisor = u64_shr(q.xy, 1u);
+  var rest = u64_shr(p.xy, 1u);
+  var quotient = vec2<u32>(0u);
+  for (var bit = 0u; bit < 64u; bit++) {
+    quotient = u64_shl(quotient, 1u);
+    if (!u64_lt(rest, divisor)) {
+      rest = u64_sub(rest, divisor);
+      quotient.x |= 1u;
+    }
+    rest = u64_shl(rest, 1u);
+  }
+  quotient.x |= select(0u, 1u, any(rest != vec2<u32>(0u)));
+  return f64_rounded(sign, i32(p.z) - i32(q.z) + 1023, quotient);
+}
+
+// An i64 that is in the same order; of both zeros 0.
+fn f64_rank(a: vec2<u32>) -> vec2<u32> {
+  let size = f64_magnitude(a);
+  return select(size, i64_neg(size), a.y >= 0x80000000u);
+}
+
+fn f64_eq(a: vec2<u32>, b: vec2<u32>) -> bool {
+  return !f64_isnan(a) && !f64_isnan(b) && all(f64_rank(a) == f64_rank(b));
+}
+
+fn f64_lt(a: vec2<u32>, b: vec2<u32>) -> bool {
+  return !f64_isnan(a) && !f64_isnan(b) && i64_lt(f64_rank(a), f64_rank(b));
+}
+
+fn f64_min(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+  if (f64_isnan(a)) { return a; }
+  return select(b, a, f64_lt(a, b));
+}
+
+fn f64_max(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+  if (f64_isnan(a)) { return a; }
+  return select(b, a, f64_lt(b, a));
+}
+
+fn f32_to_f64(x: f32) -> vec2<u32> {
+  let bits = bitcast<u32>(x) & 0x7fffffffu;
+  let sign = bitcast<u32>(x) & 0x80000000u;
+  if (bits >= 0x7f800000u) { return vec2<u32>(bits << 29u, sign | 0x7ff00000u | ((bits & 0x7fffffu) >> 3u)); }
+  if (bits == 0u) { return vec2<u32>(0u, sign); }
+  let split = f32_split(bits);
+  return f64_rounded(sign, split.x + 936, vec2<u32>(u32(split.y), 0u));
+}
+
+fn f64_to_f32(a: vec2<u32>) -> f32 {
+  let size = f64_magnitude(a);
+  if (f64_isnan(a)) { return f32_of_bits(f64_sign(a) | 0x7fc00000u); }
+  if (f64_isinf(a)) { return f32_of_bits(f64_sign(a) | 0x7f800000u); }
+  if (all(size == vec2<u32>(0u))) { return f32_of_bits(f64_sign(a)); }
+  let split = f64_split(size);
+  return f32_rounded(f64_sign(a), i32(split.z) - 896, split.xy);
+}
+
+fn u64_to_f64(a: vec2<u32>) -> vec2<u32> {
+  if (all(a == vec2<u32>(0u))) { return a; }
+  return f64_rounded(0u, 1086, a);
+}
+
+fn i64_to_f64(a: vec2<u32>) -> vec2<u32> {
+  return u64_to_f64(i64_abs(a)) | vec2<u32>(0u, a.y & 0x80000000u);
+}
+
+fn f64_to_bool(a: vec2<u32>) -> bool {
+  return any(f64_magnitude(a) != vec2<u32>(0u));
+}
+
+// Without its fraction; what does not fit becomes the least number.
+fn f64_to_i64(a: vec2<u32>) -> vec2<u32> {
+  let size = f64_magnitude(a);
+  if (size.y < 0x3ff00000u) { return vec2<u32>(0u); }
+  if (size.y >= 0x43e00000u) { return vec2<u32>(0u, 0x80000000u); }
+  let split = f64_split(size);
+  let whole = u64_shr(split.xy, 1086u - split.z);
+  return select(whole, i64_neg(whole), a.y >= 0x80000000u);
+}
+
+fn f64_to_i32(a: vec2<u32>) -> i32 {
+  let whole = f64_to_i64(a);
+  return select(i32(-2147483647 - 1), i32(whole.x), all(whole == i64_of_i32(i32(whole.x))));
+}
+
+// 0 from 2^64 on.
+fn f64_to_u64(a: vec2<u32>) -> vec2<u32> {
+  let half = vec2<u32>(0u, 0x43e00000u);
+  if (f64_isnan(a) || f64_lt(a, half)) { return f64_to_i64(a); }
+  return f64_to_i64(f64_sub(a, half)) ^ vec2<u32>(0u, 0x80000000u);
+}

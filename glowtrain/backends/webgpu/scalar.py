@@ -1,8 +1,8 @@
 """Scalar functions and conversions of the loop language as WGSL expressions.
 
 WGSL computes in f32, i32, u32 and bool. f16 and bf16 are computed in f32 and rounded after each operation, integers of
-less than 32 bits in 32 and cut, and those of 64 bits are pairs of u32 (:data:`PAIRS`). f64 and the types that are only
-stored are refused.
+less than 32 bits in 32 and cut; those of 64 bits and f64 are pairs of u32 (:data:`PAIRS`), computed in integers. The
+types that are only stored are refused.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from glowtrain.loops.functions import PREDICATES
 from glowtrain.types import DType
 
 COMPUTED: Mapping[str, str] = {
-    "f32": "f32", "f16": "f32", "bf16": "f32", "i32": "i32", "i16": "i32", "i8": "i32", "u32": "u32", "u16": "u32",
-    "u8": "u32", "i64": "i64", "u64": "u64", "bool": "bool",
+    "f64": "f64", "f32": "f32", "f16": "f32", "bf16": "f32", "i64": "i64", "i32": "i32", "i16": "i32", "i8": "i32",
+    "u64": "u64", "u32": "u32", "u16": "u32", "u8": "u32", "bool": "bool",
 }  # fmt: skip
 """The type that an element type is computed in."""
-PAIRS = frozenset({"i64", "u64"})
+PAIRS = frozenset({"f64", "i64", "u64"})
 INFIX: Mapping[str, str] = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
     "ge": ">=", "and": "&", "or": "|", "xor": "^",
@@ -62,6 +62,8 @@ def apply(function: str, arguments: Sequence[str], dtype: DType, type_: str) -> 
         return f"select({otherwise}, {then}, {condition})"
     if type_ == "f32":
         text = _of_floats(function, arguments, dtype)
+    elif type_ == "f64":
+        text = _of_doubles(function, arguments)
     elif type_ == "bool":
         text = OF_BOOL[function].format(*arguments)
     else:
@@ -96,6 +98,20 @@ def _of_floats(function: str, arguments: Sequence[str], dtype: DType) -> str:
     if written(function):
         return f"f32_{function}({arguments[0]})"
     raise CodegenError(f"function {function} of {dtype} is not written in WGSL; use backend cpu")
+
+
+def _of_doubles(function: str, arguments: Sequence[str]) -> str:
+    match function:
+        case "ne":
+            return f"!f64_eq({', '.join(arguments)})"
+        case "gt":
+            return f"f64_lt({', '.join(arguments[::-1])})"
+        case "le" | "ge":
+            a, b = arguments if function == "le" else arguments[::-1]
+            return f"f64_lt({a}, {b}) || f64_eq({a}, {b})"
+        case "add" | "sub" | "mul" | "div" | "neg" | "abs" | "min" | "max" | "isnan" | "isinf" | "eq" | "lt":
+            return f"f64_{function}({', '.join(arguments)})"
+    raise CodegenError(f"function {function} of f64 is not written in WGSL; use backend cpu")
 
 
 def _of_integers(function: str, arguments: Sequence[str], type_: str) -> str:
@@ -158,6 +174,8 @@ def convert(value: WgslValue, source: DType, dtype: DType) -> str:
         return _true(text, value.type)
     if value.type == "bool":
         return _of_bool(text, wanted)
+    if "f64" in (value.type, wanted):
+        return wrapped(_of_double(text, wanted, dtype) if value.type == "f64" else _to_double(value), dtype)
     if value.type == "f32" and wanted == "f32":
         return wrapped(text, dtype)
     if value.type == "f32":
@@ -177,16 +195,38 @@ CHANGES: Mapping[tuple[str, str], str] = {
 """Integers of a type as integers of another: extended by their sign, or cut."""
 
 
+def _of_double(text: str, wanted: str, dtype: DType) -> str:
+    """An f64 as a number of another type (see :func:`glowtrain.loops.functions.truncated`)."""
+    if wanted == "f64":
+        return text
+    if dtype.name == "u32":
+        return f"f64_to_i64({text}).x"
+    return f"u32(f64_to_i32({text}))" if wanted == "u32" else f"f64_to_{wanted}({text})"
+
+
+def _to_double(value: WgslValue) -> str:
+    wide = f"i64_of_i32({value.text})" if value.type == "i32" else f"vec2<u32>({value.text}, 0u)"
+    match value.type:
+        case "i32" | "u32":
+            return f"{'i64' if value.type == 'i32' else 'u64'}_to_f64({wide})"
+    return f"{value.type}_to_f64({value.text})"
+
+
 def _true(text: str, type_: str) -> str:
     if type_ == "bool":
         return text
-    if type_ == "f32":
-        return f"f32_to_bool({text})"
+    if type_ in ("f32", "f64"):
+        return f"{type_}_to_bool({text})"
     return f"any({text} != vec2<u32>(0u))" if type_ in PAIRS else f"{text} != {'0u' if type_ == 'u32' else '0'}"
 
 
 def _of_bool(text: str, wanted: str) -> str:
-    ones = {"f32": ("0.0", "1.0"), "i32": ("0", "1"), "u32": ("0u", "1u")}
+    ones = {
+        "f64": ("vec2<u32>(0u)", "vec2<u32>(0u, 0x3ff00000u)"),
+        "f32": ("0.0", "1.0"),
+        "i32": ("0", "1"),
+        "u32": ("0u", "1u"),
+    }
     zero, one = ones.get(wanted, ("vec2<u32>(0u)", "vec2<u32>(1u, 0u)"))
     return f"select({zero}, {one}, {text})"
 
