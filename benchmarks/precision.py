@@ -31,6 +31,7 @@ from benchmarks.speed.prepared import Prepared
 from benchmarks.speed.training import modules
 from benchmarks.speed.training.compiled import loss, optimizer
 from benchmarks.speed.training.pytorch import TorchStep
+from benchmarks.speed.training.pytorch_autocast import AutocastStep
 from benchmarks.speed.training.rows import TRAINING, TrainingRow
 from glowtrain.memory.precision import Precision
 from glowtrain.optim import Optimizer
@@ -44,21 +45,6 @@ def trainer(row: TrainingRow, prepared: Prepared, precision: Precision, rule: Op
     """A row's trainer on one thread."""
     given = gt.load(prepared.model)
     return gt.Trainer(given, loss(row), rule, backend="cpu", unbiased=True, threads=1, precision=precision)
-
-
-def torch_step(row: TrainingRow, prepared: Prepared, *, narrow: bool) -> Step:
-    """PyTorch's step of a row, in bf16 where it would be."""
-    step = TorchStep(row, prepared)
-    if not narrow:
-        return step
-    if next(iter(step.batches[0].values())).dim() == 4:
-        step.module = step.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-    def autocast(i: int) -> float:
-        with torch.autocast("cpu", torch.bfloat16):
-            return step(i)
-
-    return autocast
 
 
 def take_turns(steps: Sequence[Step], seconds: float) -> list[float]:
@@ -84,9 +70,8 @@ def _step(trainer: gt.Trainer, batches: Sequence[Mapping[str, Array]], turn: int
 
 def torch_gradients(row: TrainingRow, prepared: Prepared, precision: Precision) -> dict[str, Array]:
     """PyTorch's of the first batch, in f64."""
-    step = TorchStep(row, prepared)
-    with torch.autocast("cpu", torch.bfloat16, enabled=precision is not None):
-        found = step.loss(step.batches[0])
+    step = TorchStep(row, prepared) if precision is None else AutocastStep(row, prepared)
+    found = step.loss(step.batches[0])
     found.backward()  # type: ignore[no-untyped-call]
     return {name: p.grad.double().numpy() for name, p in step.module.named_parameters() if p.grad is not None}
 
@@ -102,7 +87,7 @@ def lines(rows: Sequence[str], folder: Path, seconds: float) -> Iterator[str]:
         row, prepared = TRAINING[name], Prepared.read(folder / name)
         both = [trainer(row, prepared, choice, optimizer(row)) for choice in CHOICES]
         own = [partial(_step, each, prepared.batches) for each in both]
-        found = take_turns([*own, *(torch_step(row, prepared, narrow=narrow) for narrow in (False, True))], seconds)
+        found = take_turns([*own, TorchStep(row, prepared), AutocastStep(row, prepared)], seconds)
         wide, narrow = (each.memory().arena / MB for each in both)
         plain = (trainer(row, prepared, choice, gt.optim.SGD(lr=1.0)) for choice in CHOICES)
         whole, _ = off(*(gradients(each, prepared) for each in plain))

@@ -1,11 +1,14 @@
 """Training and inference beside other engines: one table, and plots. By hand, on a quiet machine:
 
     python benchmarks/run.py [--rows NAME ...] [--cores 1 2] [--peers torch jax onnxruntime openvino] [--first-steps]
+                             [--precision bf16]
 
 Each row runs in a fresh process for each number of cores; there, engines take turns, and medians are reported. They
 start from the same parameters and data, and must agree on the first result. Needs the ``peers`` extra; a peer that is
 not installed is left out. ``speed.json``, ``speed.md`` and a plot for each part go to the folder of ``--output``, anew
-after each row. The exit code is 1 if an engine's first loss is another or Glowtrain cannot run a row.
+after each row. With ``--precision bf16`` Glowtrain and PyTorch train in bf16, too, beside themselves in f32, and files
+are called ``speed_bf16.md`` and so on. The exit code is 1 if an engine's first loss is another or Glowtrain cannot run
+a row.
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.speed import engines, figures, jobs, machine, tables
-from benchmarks.speed.engines import KEEPERS, MODULES, OWN
+from benchmarks.speed.engines import KEEPERS, MODULES, NARROW, OWN
 from benchmarks.speed.results import Result, Timing, merged, read, write
 from benchmarks.speed.training.rows import TRAINING
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PEERS = [name for part in MODULES.values() for name in part if name != OWN]
+PEERS = [name for part in MODULES.values() for name in part if name != OWN and name not in NARROW]
 PACKAGES = ("numpy", "llvmlite", "torch", "jax", "onnxruntime", "openvino")
 """Whose versions are reported."""
 
@@ -40,6 +43,7 @@ def options() -> argparse.Namespace:
     add("--parts", nargs="+", choices=MODULES, default=list(MODULES), help="training, inference or both")
     add("--cores", nargs="+", type=int, default=[1], help="numbers of cores, each in processes of its own")
     add("--peers", nargs="*", choices=PEERS, default=PEERS, help="other engines; those of the other part are ignored")
+    add("--precision", choices=["bf16"], help="training also with products in bf16, beside PyTorch's autocast")
     add("--seconds", type=float, default=5.0, help="measuring time for each row and number of cores")
     add("--first-steps", action="store_true", help="also first steps and memory, in a fresh process for each engine")
     add("--stages", action="store_true", help="compile training steps once more and time each stage")
@@ -82,7 +86,8 @@ def results_of(chosen: argparse.Namespace, part: str, name: str) -> Iterator[Res
 def measure(chosen: argparse.Namespace, part: str, row: str, folder: str, cores: int) -> Result:
     """One row on so many cores."""
     work = {"part": part, "row": row, "folder": folder, "cores": cores}
-    names = engines.names(part, [peer for peer in chosen.peers if importlib.util.find_spec(peer)])
+    peers = [peer for peer in chosen.peers if importlib.util.find_spec(peer)]
+    names = engines.names(part, peers, narrow=chosen.precision is not None)
     try:
         answer = jobs.run("turns", **work, engines=names, seconds=chosen.seconds, stages=chosen.stages)
     except jobs.JobError as fault:
@@ -107,16 +112,16 @@ def first_steps(engine: str, timing: Timing, work: dict[str, object]) -> None:
             timing.warm = jobs.run("first", **work, engine=engine, cache=cache)["seconds"]
 
 
-def publish(folder: Path, described: dict[str, str], results: list[Result]) -> None:
-    """Write JSON, Markdown and plots."""
+def publish(folder: Path, suffix: str, described: dict[str, str], results: list[Result]) -> None:
+    """Write JSON, Markdown and plots, with this behind their names."""
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder / "speed.json", described, results)
+    write(folder / f"speed{suffix}.json", described, results)
     command = shlex.join(["python", "benchmarks/run.py", *sys.argv[1:]])
-    (folder / "speed.md").write_text(tables.page(described, results, command), encoding="utf-8")
+    (folder / f"speed{suffix}.md").write_text(tables.page(described, results, command), encoding="utf-8")
     for part in MODULES:
         of_part = [result for result in results if result.part == part and len(result.timings) > 1]
         if of_part:
-            figures.ratios(of_part, folder / f"{part}.png")
+            figures.ratios(of_part, folder / f"{part}{suffix}.png")
 
 
 def told(result: Result) -> str:
@@ -139,16 +144,17 @@ def main() -> int:
         print(*(name for _, name in asked), sep="\n")
         return 0
     described, results = machine.describe(PACKAGES), list[Result]()
-    kept = read(chosen.output / "speed.json") if chosen.add else []
+    suffix = f"_{chosen.precision}" if chosen.precision else ""
+    kept = read(chosen.output / f"speed{suffix}.json") if chosen.add else []
     for part, name in asked:
         for result in results_of(chosen, part, name):
             results.append(result)
             print(told(result), flush=True)
-            publish(chosen.output, described, merged(kept, results))
+            publish(chosen.output, suffix, described, merged(kept, results))
     if not results:
         print(f"no row is called {' or '.join(chosen.rows)}", file=sys.stderr)
         return 1
-    print("\n" + (chosen.output / "speed.md").read_text(encoding="utf-8"))
+    print("\n" + (chosen.output / f"speed{suffix}.md").read_text(encoding="utf-8"))
     faulty = [r for r in results if OWN not in r.timings or (r.part == "training" and r.disagreeing)]
     return int(bool(faulty))
 

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.packing import glow, instances, minimalloc
 from benchmarks.speed.difference import error
+from benchmarks.speed.engines import names
 from benchmarks.speed.prepared import Prepared
 from benchmarks.speed.results import Result, Timing, geometric_mean, merged, read, write
 from benchmarks.speed.sweep.analysis import Cliff, Point, cliffs, line
@@ -33,6 +34,31 @@ def test_ratio_is_the_other_engine_over_glowtrain() -> None:
 def test_geometric_mean_leaves_out_what_did_not_run() -> None:
     assert geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
     assert geometric_mean([None]) is None
+
+
+def test_each_is_compared_in_its_faster_precision() -> None:
+    both = result("mlp", 1, **{"glowtrain": 2.0, "glowtrain-bf16": 1.0, "torch": 3.0, "torch-bf16": 4.0})
+    assert both.ratio_of_faster("torch") == 3.0
+    assert result("mlp", 1, **{"glowtrain": 2.0, "torch": 3.0, "torch-bf16": 1.0}).ratio_of_faster("torch") == 0.5
+    assert result("mlp", 1, glowtrain=2.0, torch=3.0).ratio_of_faster("torch") is None
+    lines = page({}, [both], "run").splitlines()
+    assert "| row | cores | torch / glowtrain |" in lines
+    assert "| mlp | 1 | 3.00 |" in lines
+    assert "| **geometric mean** | 1 | **3.00** |" in lines
+    assert not any("faster" in line for line in page({}, [result("mlp", 1, glowtrain=2.0, torch=3.0)], "").splitlines())
+
+
+def test_engines_in_bf16_take_part_where_they_are_asked_for() -> None:
+    assert names("training", ["torch"]) == ["glowtrain", "torch"]
+    assert names("training", ["torch"], narrow=True) == ["glowtrain", "glowtrain-bf16", "torch", "torch-bf16"]
+    assert names("training", [], narrow=True) == ["glowtrain", "glowtrain-bf16"]
+    assert names("inference", ["openvino"], narrow=True) == ["glowtrain", "openvino"]
+
+
+def test_engines_in_bf16_may_be_further_apart() -> None:
+    found = result("mlp", 1, **{"glowtrain": 2.0, "glowtrain-bf16": 1.0, "torch-bf16": 1.0})
+    found.timings["glowtrain-bf16"].apart, found.timings["torch-bf16"].apart = 2e-3, 2e-2
+    assert found.disagreeing == ["torch-bf16"]
 
 
 def test_engines_that_are_apart_disagree() -> None:

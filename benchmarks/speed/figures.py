@@ -14,7 +14,7 @@ from benchmarks.speed.engines import TITLES
 from benchmarks.speed.results import Result, geometric_mean
 from benchmarks.speed.tables import HEADS, engines_of
 
-COLORS = ("#d95f02", "#1f78b4", "#7570b3")
+COLORS = ("#d95f02", "#1f78b4", "#7570b3", "#1b9e77", "#666666")
 """Of the peers, in their order."""
 MEAN = "geometric mean"
 LEAST, MOST = 0.8, 2.0

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.engines import OWN, TOLERANCE
+from benchmarks.speed.engines import NARROW, OWN, tolerance
 
 
 @dataclass
@@ -48,10 +48,17 @@ class Result:
             return None
         return self.timings[peer].ms / self.timings[OWN].ms
 
+    def ratio_of_faster(self, peer: str) -> float | None:
+        """The same with each of both in the precision in which it is faster; None where neither ran in bf16."""
+        own, others = (
+            [t.ms for name, t in self.timings.items() if NARROW.get(name, name) == each] for each in (OWN, peer)
+        )
+        return min(others) / min(own) if own and others and len(own + others) > 2 else None
+
     @property
     def disagreeing(self) -> list[str]:
         """Engines whose first result is not Glowtrain's."""
-        return [name for name, timing in self.timings.items() if not timing.apart <= TOLERANCE[self.part]]
+        return [name for name, timing in self.timings.items() if not timing.apart <= tolerance(self.part, name)]
 
     @property
     def place(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from benchmarks.speed.engines import MODULES, OWN, TITLES
+from benchmarks.speed.engines import MODULES, NARROW, OWN, TITLES
 from benchmarks.speed.results import Result, Timing, geometric_mean
 from benchmarks.speed.training.rows import TRAINING
 
@@ -33,6 +33,8 @@ def part_lines(results: Sequence[Result]) -> Iterator[str]:
     """The tables of one part."""
     engines = engines_of(results)
     yield from times(results, engines[1:])
+    if faster := [NARROW[name] for name in engines if NARROW.get(name, OWN) != OWN]:
+        yield from ("", "Each in the precision in which it is faster:", "", *faster_precisions(results, faster))
     yield from ("", "Seconds to load, compile and take the first step, in that process:", "")
     yield from readiness(results, engines)
     if any(timing.peak for result in results for timing in result.timings.values()):
@@ -61,6 +63,17 @@ def times(results: Sequence[Result], peers: Sequence[str]) -> Iterator[str]:
         same = [result for result in results if result.cores == cores]
         means = (_number(geometric_mean(result.ratio(peer) for result in same)) for peer in peers)
         yield _line("**geometric mean**", str(cores), "", *(cell for mean in means for cell in ("", f"**{mean}**")))
+
+
+def faster_precisions(results: Sequence[Result], peers: Sequence[str]) -> Iterator[str]:
+    """Ratios for each row, and their geometric means."""
+    yield from _head("row", "cores", *(f"{peer} / {OWN}" for peer in peers))
+    for result in results:
+        yield _line(result.row, str(result.cores), *(_number(result.ratio_of_faster(peer)) for peer in peers))
+    for cores in sorted({result.cores for result in results}):
+        same = [result for result in results if result.cores == cores]
+        means = (_number(geometric_mean(result.ratio_of_faster(peer) for result in same)) for peer in peers)
+        yield _line("**geometric mean**", str(cores), *(f"**{mean}**" for mean in means))
 
 
 def readiness(results: Sequence[Result], engines: Sequence[str]) -> Iterator[str]:

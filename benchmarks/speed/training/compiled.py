@@ -16,8 +16,8 @@ from benchmarks.speed.training.built import BUILT
 from benchmarks.speed.training.rows import TrainingRow
 from benchmarks.speed.turns import Step
 from glowtrain.compiler.walk import WALK, arrive, walk
+from glowtrain.memory.precision import Precision
 from glowtrain.program.program import Plan
-from glowtrain.stages import Options
 
 OUTPUT, TARGET = "logits", "labels"
 
@@ -25,11 +25,11 @@ OUTPUT, TARGET = "logits", "labels"
 class CompiledStep(Step):
     """A trainer, through ``step`` or through ``fit``."""
 
-    def __init__(self, row: TrainingRow, prepared: Prepared, backend: gt.Cpu) -> None:
+    def __init__(self, row: TrainingRow, prepared: Prepared, backend: gt.Cpu, *, precision: Precision = None) -> None:
         self.row, self.batches, self.backend = row, prepared.batches, backend
-        self.options = Options(facts=backend.facts)
         model = BUILT[row.module] if row.module in BUILT else gt.load(prepared.model)
-        self.trainer = gt.Trainer(model, loss(row), optimizer(row), backend=backend, unbiased=True)
+        self.trainer = gt.Trainer(model, loss(row), optimizer(row), backend=backend, unbiased=True, precision=precision)
+        self.options = self.trainer.options
         if row.module in BUILT:
             self.trainer.set_variables(prepared.parameters)
         self.whole = {name: np.concatenate([b[name] for b in self.batches]) for name in self.batches[0]}
