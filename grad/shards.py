@@ -19,11 +19,13 @@ from glowtrain.grad.gradients import check_scalar, reached
 from glowtrain.grad.parts import WHOLE, Parts
 from glowtrain.grad.training import LOSS, Optimize, guarded
 from glowtrain.graph import Graph, Input, Value, Variable, rebuild
-from glowtrain.ops.reduce.reduction import accumulator, as_dtype
-from glowtrain.types import TensorType
+from glowtrain.ops.reduce.reduction import ReduceSum, accumulator, as_dtype
+from glowtrain.types import TensorType, f64
 
 WEIGHT, COUNTER = "shard.weight", "shard.counter."
 """Inputs of a shard: its part of the batch's examples, and the model's counters as the shards before it leave them."""
+MASS = "shard.mass"
+"""An output of a shard whose examples have weights: their sum."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,11 @@ class NewValues:
 def sharded_step(
     model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable], optimize: Optimize,
     metrics: Mapping[str, Value] | None = None, trained: Parts = WHOLE, *, sums: bool = False,
+    weights: Input | None = None,
 ) -> ShardedStep:  # fmt: skip
     """A training step of a shard's examples, and of all shards together; of the parameters in ``trained``, their parts
-    alone. The loss is a mean over examples, or with ``sums`` their sum; the ``metrics`` are means.
+    alone. The loss is a mean over examples, or with ``sums`` their sum; the ``metrics`` are means. ``weights``: the
+    input that has those of examples.
 
     Raises :class:`DifferentiationError` if nothing is left to train, and for a model whose loss reads what each batch
     updates otherwise than by itself.
@@ -124,5 +128,6 @@ def sharded_step(
     if not gradients:
         raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")
     shares = {name: value * as_dtype(weight, value.dtype) for name, value in (metrics or {}).items()}
-    split = StepParts(model, {LOSS: weighted, **shares}, trained.trained(gradients))
+    mass = {} if weights is None else {MASS: ReduceSum(axes=None, keepdims=False)(as_dtype(weights, f64))}
+    split = StepParts(model, {LOSS: weighted, **shares, **mass}, trained.trained(gradients))
     return ShardedStep(split, (*model.inputs, *targets), weight, optimize, trained)

@@ -21,7 +21,7 @@ from glowtrain.fleet.shards import Share, TreeNode, fold, last_shard
 from glowtrain.fleet.slices import SlicedState, slices_of
 from glowtrain.fleet.times import StepTimes
 from glowtrain.grad.data_parallel import GRADIENT, STATE
-from glowtrain.grad.shards import COUNTER, WEIGHT, ShardedStep
+from glowtrain.grad.shards import COUNTER, MASS, WEIGHT, ShardedStep
 from glowtrain.grad.slices import FRESH, SlicedUpdate
 from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph, Template
@@ -57,6 +57,8 @@ class FleetStep:
         """A signal that this rank was sent; after each step that of any rank."""
         self.losses: list[float] = []
         """The weighted losses of the last batch's shards."""
+        self.masses: list[float] | None = None
+        """The sum of the weights of the last batch's examples, where these have any."""
         self.examples = 0
         """Examples of the last batch."""
 
@@ -90,6 +92,7 @@ class FleetStep:
         """Update with the sums of gradients and what all shards have; the loss and metrics."""
         self.losses = [float(own[LOSS]) for own in shards]
         means = self._means(shards)
+        self.masses = [float(means.pop(MASS))] if MASS in means else None
         state = {f"{name}.{n}": a for n, own in enumerate(shards) for name, a in own.items() if name.startswith(STATE)}
         fresh = self._update(len(shards))({**self._known(inputs), **sums, **state, LOSS: means[LOSS]})
         if self._adopt is not None:

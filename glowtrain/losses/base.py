@@ -108,10 +108,20 @@ class Loss(ABC):
         """Functions of a model and of data that count what variables of the loss hold, by the names of these."""
         return {}
 
-    def mass(self, arrays: Mapping[str, Array], batches: int) -> list[float] | None:
-        """What each of so many batches, one behind the other in arrays, counts in means over several: the sum of the
-        weights of its examples. None where it counts as many as there are."""
+    @property
+    def mass_target(self) -> str | None:
+        """The target whose sum a batch counts in means over several: weights of examples. None where it counts as many
+        as there are."""
         return None
+
+    def mass(self, arrays: Mapping[str, Array], batches: int) -> list[float] | None:
+        """What each of so many batches, one behind the other in arrays, counts in means over several, where that is not
+        the number of its examples."""
+        if self.mass_target is None:
+            return None
+        weights = np.asarray(arrays[self.mass_target], np.float64)
+        sums: list[float] = weights.reshape(batches, -1).sum(1).tolist()
+        return sums
 
     def __add__(self, other: Loss) -> Loss:
         if not isinstance(other, Loss):
@@ -186,9 +196,10 @@ class LossSum(Loss):
     def balanced(self) -> Mapping[str, Callable[[Graph, Mapping[str, Array]], Array]]:
         return {name: count for _, loss in self.parts for name, count in loss.balanced.items()}
 
-    def mass(self, arrays: Mapping[str, Array], batches: int) -> list[float] | None:
-        (first, *others) = [loss.mass(arrays, batches) for _, loss in self.parts]
-        return first if all(other == first for other in others) else None
+    @property
+    def mass_target(self) -> str | None:
+        (first, *others) = {loss.mass_target for _, loss in self.parts}
+        return None if others else first
 
 
 def _over(inputs: dict[str, Input], part: Attached) -> Attached:
@@ -314,12 +325,9 @@ class Weighted(Loss):
     def balanced(self) -> Mapping[str, Callable[[Graph, Mapping[str, Array]], Array]]:
         return self.loss.balanced
 
-    def mass(self, arrays: Mapping[str, Array], batches: int) -> list[float] | None:
-        if self.loss.reduction == "sum":
-            return None
-        weights = np.asarray(arrays[self.weight], np.float64)
-        sums: list[float] = weights.reshape(batches, -1).sum(1).tolist()
-        return sums
+    @property
+    def mass_target(self) -> str | None:
+        return None if self.loss.reduction == "sum" else self.weight
 
     def check(self, model: Graph, arrays: Mapping[str, Array]) -> None:
         self.loss.check(model, arrays)

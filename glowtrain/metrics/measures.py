@@ -165,6 +165,11 @@ class Gatherer:
             self.weights += [] if self.weight is None else [np.array(arrays[self.weight], np.float64)]
         return {name: value for name, value in outputs.items() if not name.startswith(OUTPUT)}
 
+    @property
+    def lists(self) -> list[list[Any]]:
+        """All that is gathered, each a list with an element for each batch, or an empty one."""
+        return [self.batches, self.weights, *(each for part in self.parts.values() for each in part.lists)]
+
     def results(self) -> dict[str, Any]:
         """The metrics by name, as numbers and lists of them. Raises :class:`InputError` for what is none."""
         results = {metric.name: metric(*self._compared(metric), self._weighting(metric)) for metric in self.metrics}

@@ -11,8 +11,6 @@ from dataclasses import fields, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
 from glowtrain.errors import FleetError, InputError
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 NONE: Any = object()
 OWN = "threads", "memory", "fleet", "trainable", "metrics", "micro_batches"
 """Settings that may differ between ranks, or are compared as what follows from them."""
@@ -66,11 +65,10 @@ class TrainerFleet:
         if graphs.spec.micro_batches != 1:
             raise InputError("fleet: shards are parts of a batch already: leave out micro_batches= (--micro-batches)")
         batch_symbol(graphs.model.name, graphs.all_specs, "in a fleet")
-        if graphs.loss.mass({name: np.ones((1,) * len(spec.shape)) for name, spec in graphs.all_specs.items()}, 1):
-            raise InputError("fleet: weights of examples are of a whole batch, and ranks have a part of it")
         self.graphs, self.spreads = graphs, False
         self.agreed = False
         """Whether all ranks have been compared since the trainer was made."""
+        self._common_error: BaseException | None = None
         self.fleet = fleet
         step = graphs.sharded_step(graphs.example)
         sliced = fleet.sliced(step)
@@ -101,9 +99,16 @@ class TrainerFleet:
         except FleetError:
             raise
         except BaseException as error:
+            if error is self._common_error:
+                raise
             host = socket.gethostname()
             ranks.failed(f"rank {ranks.rank} on {host} has failed, {doing}: {str(error) or type(error).__name__}")
             raise
+
+    def raised_by_all(self, error: E) -> E:
+        """An error that all ranks raise at the same point: nobody is to be told, who may not be there yet."""
+        self._common_error = error
+        return error
 
     def gather(self) -> None:
         """Bring what is in slices to rank 0; all ranks call it."""
@@ -170,8 +175,9 @@ class TrainerFleet:
 
         own = [(counted(row, mass), outputs) for row, outputs in results(source, call) if outputs is not None]
         self.check_same({"validation": f"{len(seen)} batches, {zlib.crc32(' '.join(seen).encode()):08x}"})
-        found, batches = zip(*ranks.gathered((own, gatherer.batches)), strict=True)
-        gatherer.batches[:] = _in_turns(batches)
+        found, lists = zip(*ranks.gathered((own, gatherer.lists)), strict=True)
+        for mine, *theirs in zip(gatherer.lists, *lists, strict=True):
+            mine[:] = _in_turns(theirs)
         return _in_turns(found)
 
     def any_of(self, value: T) -> T:

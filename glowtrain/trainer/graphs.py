@@ -197,6 +197,7 @@ class TrainerGraphs:
         return sharded_step(
             trained, attached.value, attached.targets, parameters, self.optimize, metrics, self.parts(parameters),
             sums=self.loss.over_examples == "sum",
+            weights=next((target for target in attached.targets if target.name == self.loss.mass_target), None),
         )  # fmt: skip
 
     def shard(self) -> Graph | Template:

@@ -426,9 +426,8 @@ class Steps(ModelEvaluator, Displayable):
     def non_finite(self, loss: float, arrays: Mapping[str, Array]) -> NonFiniteError:
         """The error for a batch that gave such a loss and updated nothing: it names the first value that went bad."""
         if self.fleet is not None:
-            return NonFiniteError(
-                f"the loss is {loss}: {self.fleet.diagnosis(arrays, self.hyper.inputs, self.fleet.common)}"
-            )
+            diagnosis = self.fleet.diagnosis(arrays, self.hyper.inputs, self.fleet.common)
+            return self.fleet.raised_by_all(NonFiniteError(f"the loss is {loss}: {diagnosis}"))
         graph = self._step.specialised(arrays).graph
         diagnosis = first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
         return NonFiniteError(f"the loss is {loss}: {diagnosis}")

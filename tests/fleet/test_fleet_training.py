@@ -122,11 +122,6 @@ def test_groups_penalties_constraints_means_and_balanced_classes_are_those_of_on
     assert on_ranks(3, lambda _: fitted(**settings)) == [alone] * 3
 
 
-def test_weights_of_examples_are_refused():
-    with pytest.raises(InputError, match="weights of examples are of a whole batch"):
-        on_ranks(1, lambda _: trainer(sample_weight=True))
-
-
 def test_parts_of_parameters_are_trained_as_on_one():
     def run(_):
         return fitted(trainable=["linear.weight[:, :3]", "linear2.*"])

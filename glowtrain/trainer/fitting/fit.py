@@ -205,7 +205,7 @@ class Fit:
         with Breakable(self.trainer):
             measured = self.trainer.run(row.arrays, row.count, row.size)
             source = row.state_behind(len(measured.losses))
-            masses = self.trainer.loss.mass(row.arrays, row.count)
+            masses = self.fleet.step.masses if self.fleet else self.trainer.loss.mass(row.arrays, row.count)
             self.trainer.position = self.position.after(measured.losses, measured.metrics, row.size, source, masses)
         if measured.bad is not None:
             raise self.trainer.non_finite(*measured.bad)
