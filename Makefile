@@ -5,6 +5,7 @@
 #   make test-all    every test, as continuous integration runs them: also long random runs, planted mistakes, all cases
 #   make lint        formatter, linter, type checker, import contracts
 #   make docs        run the examples in README.md and docs/, follow their links
+#   make site        the documentation as pages of HTML with a search, into build/site; in an environment of its own (.venv-site)
 #   make soak        by hand: ten minutes of the runtime under load, every answer checked (SOAK_SECONDS=600)
 #   make gradcheck   every operator's gradient, and random programs, as the command checks them; then by other seeds
 #   make test-torch  the tests of glowtrain.torch; it installs PyTorch
@@ -32,6 +33,10 @@ TOOLS := .venv-tools
 # Flower wants older versions of typer, rich and protobuf than Glowtrain is developed with.
 FLOWER := .venv-flower
 
+SITE := .venv-site
+# Ruff lays out the signatures of the reference.
+SITE_TOOLS := 'mkdocs-material>=9.6,<10' 'mkdocstrings[python]>=1,<2' ruff
+
 # Two pytest workers fill two cores; a BLAS with threads of its own under each would only get in the way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
@@ -40,7 +45,7 @@ SERVING := .venv-serving
 KSERVE := .venv-kserve
 CLIENTS := tritonclient[http,grpc]==2.73.0 schemathesis==4.32.5 grpcio-tools prometheus-client cryptography httpx2 pyyaml
 
-.PHONY: demo test test-all gradcheck soak test-torch test-targets test-serving test-fleet test-gpu test-flower test-peers lint docs format clean
+.PHONY: demo test test-all gradcheck soak test-torch test-targets test-serving test-fleet test-gpu test-flower test-peers lint docs site format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -94,13 +99,17 @@ lint: .venv/.installed-dev
 docs: .venv/.installed-dev
 	$(ONE_THREAD) $(BIN)/python -m pytest tests/test_docs.py $(PYTEST_ARGS)
 
+# The theme's advertisement of its successor is of no use in a log.
+site: $(SITE)/.installed
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
+
 format: .venv/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
 	rm -f trained.onnx trained-int8.onnx
-	rm -rf .venv $(TOOLS) $(SERVING) $(KSERVE) $(FLOWER) build dist glowtrain.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv $(TOOLS) $(SERVING) $(KSERVE) $(FLOWER) $(SITE) build dist glowtrain.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian's python3 comes without ensurepip: virtualenv, kept beside the environment, does the same work there.
@@ -172,4 +181,11 @@ $(FLOWER)/.installed: .venv/.created pyproject.toml
 	@$(BIN)/python -m venv $(FLOWER) >/dev/null 2>&1 || { \
 	  rm -rf $(FLOWER) && PYTHONPATH=$(TOOLS) $(PYTHON) -m virtualenv --quiet $(FLOWER); }
 	@$(FLOWER)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[gradcheck,flower]' 'pytest-timeout>=2.3'
+	@touch $@
+
+$(SITE)/.installed: .venv/.created pyproject.toml
+	@echo "installing mkdocs, its theme and what reads docstrings into $(SITE) (once)"
+	@$(BIN)/python -m venv $(SITE) >/dev/null 2>&1 || { \
+	  rm -rf $(SITE) && PYTHONPATH=$(TOOLS) $(PYTHON) -m virtualenv --quiet $(SITE); }
+	@$(SITE)/bin/python -m pip install -qq --disable-pip-version-check --editable . $(SITE_TOOLS)
 	@touch $@
