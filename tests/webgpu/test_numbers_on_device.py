@@ -9,10 +9,12 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.graph import Value
+from glowtrain.ops.elementwise.activation import Sigmoid, Softplus
 from glowtrain.ops.elementwise.arithmetic import Div, Mul
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.elementwise.extrema import Max, Min
 from glowtrain.ops.elementwise.logic import Equal, Greater, LessOrEqual
+from glowtrain.ops.elementwise.transcendental import Acos, Asin, Atan, Cos, Erf, Exp, Log, Sin, Tan, Tanh
 from glowtrain.types import (
     Array,
     DType,
@@ -93,3 +95,11 @@ def test_arithmetic(dtype: DType) -> None:
 def test_casts(source: DType) -> None:
     targets = f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, boolean
     check({str(dtype): Cast(dtype) for dtype in targets}, numbers(source, 500))
+
+
+def test_functions_of_floats() -> None:
+    """By the recipes of the CPU, in operations that are exact."""
+    random = np.random.default_rng(0)
+    usual = np.concatenate([random.normal(size=500) * scale for scale in (1.0, 30.0, 1e7, 1e38)]).astype(np.float32)
+    nodes = Sin, Cos, Tan, Asin, Acos, Atan, Exp, Log, Tanh, Erf, Sigmoid, Softplus
+    check({node.__name__: node() for node in nodes}, np.concatenate([numbers(f32, 500), usual]))

@@ -19,8 +19,6 @@ from glowtrain.errors import CodegenError
 
 SEPARATE = Target.named("generic")
 """A processor that keeps multiplication and addition apart: the arithmetic that WGSL can promise."""
-LARGE_ANGLES = frozenset({"sin", "cos", "tan"})
-"""Functions whose recipes reduce large arguments in integers of 96 bits and more."""
 PLAIN = {"fadd": "+", "fsub": "-", "fmul": "*", "fdiv": "/", "add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|"}
 PLAIN |= {"xor": "^"}
 SHIFTS = {"shl": "<<", "lshr": ">>", "ashr": ">>"}
@@ -32,7 +30,7 @@ ROUNDINGS = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "roundeven": "r
 
 def written(name: str) -> bool:
     """Whether a function of one float is written by its recipe."""
-    return name in UNARY and name not in LARGE_ANGLES
+    return name in UNARY
 
 
 @cache
@@ -55,10 +53,14 @@ class WgslFunction(LlvmFunction):
         self.lines.append("  " * self.depth + text)
 
     def value(self, text: str, type_: LlvmType) -> LlvmValue:
+        return Computed(self.name_of(text, TYPES[type_.scalar]), type_)
+
+    def name_of(self, text: str, type_: str) -> str:
+        """The name of a new line's result, of a type of WGSL."""
         name = f"v{self._count}"
         self._count += 1
-        self.line(f"let {name}: {TYPES[type_.scalar]} = {text};")
-        return Computed(name, type_)
+        self.line(f"let {name}: {type_} = {text};")
+        return name
 
     def op(self, operation: str, a: LlvmValue, b: Number) -> LlvmValue:
         if operation in SHIFTS:
@@ -167,6 +169,13 @@ class WgslLanes(FloatLanes):
         magic = self.number(self.format.magic + self.format.bias + exponent)
         shifted = self._opaque(self.fma(x, self.number(factor), magic))
         return self.sub(shifted, magic), self.power_of_two(self.bits(shifted))
+
+    def reduced(
+        self, recipe: Callable[[FloatLanes, LlvmValue], tuple[LlvmValue, LlvmValue]], angle: LlvmValue
+    ) -> tuple[LlvmValue, LlvmValue]:
+        """The recipe in integers of 96 bits is a function of the prelude."""
+        parts = self.f.name_of(f"f32_large_angle({angle.text})", "vec2<u32>")
+        return self.f.value(f"bitcast<f32>({parts}.x)", FLOAT), self.f.value(f"i32({parts}.y)", INTEGER)
 
     def _opaque(self, x: LlvmValue) -> LlvmValue:
         return self.f.value(f"f32_opaque({x.text})", FLOAT)

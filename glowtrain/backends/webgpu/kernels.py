@@ -40,7 +40,7 @@ from glowtrain.program.program import Kernel
 
 GROUP = 64
 """Invocations of a workgroup."""
-HELPER = re.compile(r"\b(?:f64|f32|f16|bf16|i32|u32|i64|u64)_\w+")
+HELPER = re.compile(r"\b(?:f64|f32|f16|bf16|i32|u32|i64|u64|u96)_\w+")
 
 
 @dataclass(frozen=True)

@@ -653,3 +653,48 @@ fn f64_to_u64(a: vec2<u32>) -> vec2<u32> {
   if (f64_isnan(a) || f64_lt(a, half)) { return f64_to_i64(a); }
   return f64_to_i64(f64_sub(a, half)) ^ vec2<u32>(0u, 0x80000000u);
 }
+
+// What is left of an angle from 2^17 on over multiples of pi/2 (its bits), and their number modulo 4, by Payne and Hanek:
+// the significand times the bits of 2/pi that matter, in fixed point with 94 bits after the point.
+fn f32_large_angle(x: f32) -> vec2<u32> {
+  let bits = bitcast<u32>(x);
+  let window = f32_two_over_pi(312u - ((bits >> 23u) & 255u));
+  let significand = (bits & 0x7fffffu) | 0x800000u;
+  let low = u32_product(window.x, significand);
+  let middle = u64_add(u32_product(window.y, significand), vec2<u32>(low.y, 0u));
+  let product = u96_negated_where(bits >= 0x80000000u, vec3<u32>(low.x, middle.x, window.z * significand + middle.y));
+  let turned = (product.z + 0x20000000u) >> 30u;
+  let rest = vec3<u32>(product.xy, product.z - (turned << 30u));
+  let negative = rest.z >= 0x80000000u;
+  var size = u96_negated_where(negative, rest) | vec3<u32>(1u, 0u, 0u);
+  var zeros = 0u;
+  while (size.z == 0u) {
+    size = vec3<u32>(0u, size.xy);
+    zeros += 32u;
+  }
+  let more = countLeadingZeros(size.z);
+  let top = u64_shl(size.yz, more).y >> 1u;
+  let turns = f32(top) * bitcast<f32>((98u - zeros - more) << 23u);
+  let angle = turns * f32_opaque(1.5707964f) + turns * f32_opaque(-4.371139e-8f);
+  return vec2<u32>(bitcast<u32>(angle) ^ select(0u, 0x80000000u, negative), turned);
+}
+
+// 96 bits of 2/pi from a bit on, of the first 256.
+fn f32_two_over_pi(shift: u32) -> vec3<u32> {
+  var words = array<u32, 9>(
+    0xdebbc561u, 0xfe5163abu, 0x3c439041u, 0xdb629599u,
+    0xf534ddc0u, 0xfc2757d1u, 0x4e441529u, 0xa2f9836eu, 0u,
+  );
+  let at = shift >> 5u;
+  let by = shift & 31u;
+  let low = u64_shr(vec2<u32>(words[at], words[at + 1u]), by);
+  let middle = u64_shr(vec2<u32>(words[at + 1u], words[at + 2u]), by);
+  let high = u64_shr(vec2<u32>(words[at + 2u], words[at + 3u]), by);
+  return vec3<u32>(low.x, middle.x, high.x);
+}
+
+fn u96_negated_where(negative: bool, a: vec3<u32>) -> vec3<u32> {
+  let low = i64_neg(a.xy);
+  let high = ~a.z + select(0u, 1u, all(a.xy == vec2<u32>(0u)));
+  return select(a, vec3<u32>(low, high), negative);
+}

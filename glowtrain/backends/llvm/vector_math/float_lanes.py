@@ -238,6 +238,12 @@ class FloatLanes(Lanes):
         predicate, step = ("ogt", -1.0) if mode == "floor" else ("olt", 1.0)
         return self.select(self.compare(predicate, near, x), self.add(near, self.number(step)), near)
 
+    def reduced(
+        self, recipe: Callable[[FloatLanes, LlvmValue], tuple[LlvmValue, LlvmValue]], angle: LlvmValue
+    ) -> tuple[LlvmValue, LlvmValue]:
+        """What is left of a large angle over multiples of pi/2, and their number, by a recipe in wide integers."""
+        return recipe(self, angle)
+
     # -- integers of the same size
 
     def shift_left(self, a: LlvmValue, count: int) -> LlvmValue:

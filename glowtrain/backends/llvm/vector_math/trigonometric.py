@@ -42,7 +42,7 @@ def _reduce(m: FloatLanes, x: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     )
 
     def rare() -> tuple[LlvmValue, LlvmValue]:
-        exact_r, exact_quadrant = _reduce_large(m, x)
+        exact_r, exact_quadrant = m.reduced(_reduce_large, x)
         return m.select(large, exact_r, r), m.select(large, exact_quadrant, quadrant)
 
     r, quadrant = m.where_rare(large, [r, quadrant], rare)
