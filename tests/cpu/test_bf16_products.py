@@ -3,6 +3,7 @@ processor, whatever instructions it has for them."""
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,11 @@ from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Axis, Operand, generate
 from glowtrain.backends.cpu.order.contraction import GROUP
+from glowtrain.backends.llvm.formats import spread_factor
+from glowtrain.backends.llvm.lanes import Lanes
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.toolchain import build
+from glowtrain.backends.llvm.values import I64, vector
 from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import arrive
 from glowtrain.grad.reverse import pullback
@@ -159,6 +165,24 @@ def test_no_numbers_come_through(target: Target) -> None:
     found = results(program, given, target)
     assert not np.isfinite(found[:3]).any()
     assert np.isfinite(found[3:]).all()
+
+
+@pytest.mark.parametrize("width", [1, 4, 8, 16])
+def test_a_factor_in_all_lanes_is_spread_and_shifted(width: int) -> None:
+    """All numbers of bf16, with no instruction that widens but for a lane alone."""
+    f = LlvmFunction("spread", [("ptr", "y"), ("ptr", "x")], index_type=I64)
+    lanes = Lanes(f, vector("float", width))
+    with f.loop(1 << 16, [f.parameter("ptr", "y"), f.parameter("ptr", "x")]) as loop:
+        y, x = loop.carried
+        f.store(spread_factor(lanes, lanes.of("i16"), x, "bf16"), y, 4)
+        loop.next = [f.shift(y, width, "float"), f.shift(x, 1, "i16")]
+    text = f.finish()
+    assert ("zext" in text) == (width == 1)
+    source, target = np.arange(1 << 16, dtype=np.uint16), np.zeros((1 << 16, width), np.uint32)
+    library = build(text, HOST, ["spread"])
+    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library.address("spread"))
+    call(target.ctypes.data, source.ctypes.data)
+    assert (target == (source.astype(np.uint32) << 16)[:, None]).all()
 
 
 def test_buffers_of_factors_are_found() -> None:

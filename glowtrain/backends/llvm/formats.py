@@ -172,6 +172,20 @@ def factors(lanes: Lanes, raw: LlvmValue, dtype: str) -> LlvmValue:
     return _bf16_lanes(lanes.f, raw) if dtype == "bf16" else lanes.widened(raw, signed=dtype in SIGNED)
 
 
+def spread_factor(lanes: Lanes, narrow: Lanes, address: LlvmValue, dtype: str) -> LlvmValue:
+    """:func:`factors` of one element, in all lanes; ``narrow`` are lanes as they stand in memory.
+
+    One of bf16 is spread over both halves of each lane, of which a shift leaves the upper one: two instructions, where
+    lanes that are spread and then widened take three.
+    """
+    width = lanes.type.width
+    if dtype != "bf16" or width == 1:
+        return factors(lanes, narrow.load(address, 0, width), dtype)
+    halves = lanes.f.load_splat(vector(narrow.type.scalar, 2 * width), address)
+    words = lanes.f.cast("bitcast", halves, vector("i32", width))
+    return lanes.f.convert("bitcast", lanes.f.op("shl", words, 16), "float")
+
+
 def _to_bool(f: LlvmFunction, value: LlvmValue, dtype: str) -> LlvmValue:
     if dtype in FLOATS:
         return f.compare("une", value, number(0.0, value.type))

@@ -9,7 +9,7 @@ from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.clips import Clipping
 from glowtrain.backends.cpu.contraction.copies.prefetch import prefetches_b
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
-from glowtrain.backends.llvm.formats import MEMORY, SIGNED, factors
+from glowtrain.backends.llvm.formats import MEMORY, SIGNED, factors, spread_factor
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.values import I1, I32, LlvmValue, pointer, vector
 from glowtrain.backends.llvm.vector_math.float_lanes import FloatLanes
@@ -168,8 +168,10 @@ class ContractionBody:
                 address, guard = self._safe(address, guard), None
             if operand == "b" and self.prefetches and offset * narrow.type.one.size % rates.LINE == 0:
                 self.f.prefetch(narrow.shift(address, rates.PREFETCH_STEPS * self.lanes.width), write=False)
-            value = narrow.load(address, view.lane, exists, guard)
-            value = factors(self.lanes, value, view.dtype)
+            if view.lane == 0:
+                value = spread_factor(self.lanes, narrow, address, view.dtype)
+            else:
+                value = factors(self.lanes, narrow.load(address, view.lane, exists, guard), view.dtype)
             partial = dots and view.lane == 0 and count < self.lanes.width
             loaded[key] = self.lanes.first_lanes(value, count) if partial else value
         return loaded[key]
