@@ -19,6 +19,7 @@ from typing import Any
 from glowtrain.errors import InputError
 from glowtrain.fleet.shards import Share
 from glowtrain.fleet.step import FleetStep
+from glowtrain.grad.slices import SlicedUpdate
 from glowtrain.presentation.displayable import Displayable
 from glowtrain.presentation.messages import listed, plural
 from glowtrain.presentation.tables import Table
@@ -62,15 +63,26 @@ def network_of(text: str) -> Interconnect:
 
 
 @dataclass(frozen=True)
+class SlicedCosts:
+    """What an optimizer in slices changes: the bytes of its ``slots``, of which a rank has its part, and whether ranks
+    need all gradients beside those of their slices, for a norm."""
+
+    slots: int
+    whole_gradients: bool
+
+
+@dataclass(frozen=True)
 class StepCosts:
     """Seconds of a ``shard``, of adding two shards' gradients, of an ``update``; bytes of all gradients, in so many
-    buckets."""
+    buckets. With ``sliced`` a rank makes its part of the update, whose time is taken to be that of the whole by the
+    number of ranks."""
 
     shard: float
     add: float
     update: float
     nbytes: int
     buckets: int
+    sliced: SlicedCosts | None = None
 
     def messages(self, share: Share, examples: int, network: Interconnect) -> float:
         """Seconds in which the gradients' sums meet, adding them included."""
@@ -78,20 +90,25 @@ class StepCosts:
         if ranks == 1:
             return 0.0
         nodes = [len(share.nodes(rank, examples)) for rank in range(ranks)]
-        sent = self.nbytes * (ranks - 1) / ranks * (max(nodes) + 1)
-        count = (ranks - 1) * (self.buckets * (max(nodes) + 1) + 1)
+        gathers = 2 if self.sliced is not None and self.sliced.whole_gradients else 1
+        sent = self.nbytes * (ranks - 1) / ranks * (max(nodes) + gathers)
+        count = (ranks - 1) * (self.buckets * (max(nodes) + gathers) + 1)
         slices = self.add * (sum(nodes) - 1) / ranks
-        return 2 * network.latency + count * MESSAGE + sent / network.bandwidth + slices
+        return (1 + gathers) * network.latency + count * MESSAGE + sent / network.bandwidth + slices
 
     def step(self, share: Share, examples: int, network: Interconnect) -> float:
         """Seconds of a step."""
         present = len(share.present(examples, share.of(0)))
         own = present * self.shard + (present - len(share.nodes(0, examples))) * self.add
-        return own + self.messages(share, examples, network) + self.update
+        update = self.update if self.sliced is None else self.update / share.ranks
+        return own + self.messages(share, examples, network) + update
 
 
-def measure(step: FleetStep, inputs: Mapping[str, Any], runs: int) -> StepCosts:
-    """The costs of a step's parts on a whole batch, in one process: medians over ``runs``."""
+def measure(
+    step: FleetStep, inputs: Mapping[str, Any], runs: int, sliced: SlicedUpdate | None = None
+) -> StepCosts:  # fmt: skip
+    """The costs of a step's parts on a whole batch, in one process: medians over ``runs``; of a step whose ranks are to
+    make ``sliced`` updates, too."""
     shards, memory = step.first_shard(inputs), [step.sums.memory() for _ in range(2)]
     step(inputs)
 
@@ -106,8 +123,13 @@ def measure(step: FleetStep, inputs: Mapping[str, Any], runs: int) -> StepCosts:
 
     flats = memory[0].flats
     return StepCosts(
-        _median(shard, runs), _median(add, runs), _median(update, runs), sum(flat.nbytes for flat in flats), len(flats)
-    )
+        _median(shard, runs), _median(add, runs), _median(update, runs), sum(flat.nbytes for flat in flats), len(flats),
+        None if sliced is None else _sliced_costs(sliced),
+    )  # fmt: skip
+
+
+def _sliced_costs(sliced: SlicedUpdate) -> SlicedCosts:
+    return SlicedCosts(sum(slot.type.nbytes for slot, _ in sliced.slots.values()), sliced.needs_whole_gradients)
 
 
 def _median(call: Callable[[], object], runs: int) -> float:
@@ -135,13 +157,19 @@ class FleetPlan(Displayable):
         yield (
             f"{self.name}, batches of {self.examples} in {plural(self.shards, 'shard')} over {self.network}: a shard "
             f"{costs.shard * 1e3:.3g} ms, the update {costs.update * 1e3:.3g} ms, "
-            f"{costs.nbytes / 1e6:.3g} MB of gradients"
+            f"{costs.nbytes / 1e6:.3g} MB of gradients{self._slots}"
         )
         rows = [self._row(count) for count in self.ranks]
-        yield Table(("ranks>", "step, ms>", "messages, ms>", "examples/s>", "times one>", "efficiency>"), rows)
+        columns = ("ranks>", "step, ms>", "messages, ms>", "examples/s>", "times one>", "efficiency>")
+        yield Table(columns if costs.sliced is None else (*columns, "slots, MB>"), rows)
 
     def __str__(self) -> str:
         return self._as_text()
+
+    @property
+    def _slots(self) -> str:
+        sliced = self.costs.sliced
+        return "" if sliced is None else f", {sliced.slots / 1e6:.3g} MB of the optimizer's slots"
 
     def _row(self, count: int) -> tuple[str, ...]:
         network = network_of(self.network)
@@ -152,4 +180,5 @@ class FleetPlan(Displayable):
         return (
             f"{count:,}", f"{took * 1e3:.3g}", f"{messages * 1e3:.3g}", f"{self.examples / took:,.0f}",
             f"{faster:.3g}", f"{faster / count:.0%}",
+            *([] if self.costs.sliced is None else [f"{self.costs.sliced.slots / count / 1e6:.3g}"]),
         )  # fmt: skip

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from glowtrain.errors import InputError
-from glowtrain.fleet.prediction import NETWORKS, Interconnect, StepCosts, network_of
+from glowtrain.fleet.prediction import NETWORKS, Interconnect, SlicedCosts, StepCosts, network_of
 from glowtrain.fleet.shards import Share
 from tests.cli.commands import done, refused
 
@@ -25,6 +25,18 @@ def test_bytes_are_those_of_a_ring_where_ranks_have_a_subtree_each():
         assert costs.messages(Share(8, 0, ranks), 64, slow) == pytest.approx(2 * 1000 * (ranks - 1) / ranks, rel=1e-3)
     assert costs.messages(Share(24, 0, 3), 64, slow) > 2 * 1000 * 2 / 3  # several subtrees, of which each travels
     assert costs.messages(Share(8), 64, slow) == 0
+
+
+def test_ranks_make_their_slice_of_the_update_and_gather_what_norms_need():
+    def costs(**sliced):
+        return StepCosts(1.0, 0.0, 0.5, nbytes=1_000_000, buckets=1, sliced=SlicedCosts(slots=0, **sliced))
+
+    slow, share = Interconnect(0.0, 1e3), Share(8, 0, 4)
+    of_slices = costs(whole_gradients=False)
+    assert of_slices.messages(share, 64, slow) == pytest.approx(2 * 1000 * 3 / 4, rel=1e-3)
+    assert costs(whole_gradients=True).messages(share, 64, slow) == pytest.approx(3 * 1000 * 3 / 4, rel=1e-3)
+    assert of_slices.step(share, 64, FREE) == pytest.approx(2 + 0.5 / 4, abs=1e-3)
+    assert of_slices.step(Share(8), 64, FREE) == 8.5
 
 
 @pytest.mark.parametrize("text", ["", "fast", "1:", "1:0", "1:2:3", "1.2.3:4"])
@@ -50,6 +62,19 @@ def test_the_command_prints_a_row_for_each_number_of_ranks():
     assert rows[0][4:] == [1, 100]
     assert all(took / 1e3 * rate == pytest.approx(48, rel=0.02) for _, took, _, rate, *_ in rows)
     assert all(messages > 0 for _, _, messages, *_ in rows[1:])
+
+
+def test_the_command_says_what_ranks_keep_of_the_optimizer():
+    """Adam has two slots of each parameter, of the size of its gradient."""
+    plan = "fleet", "plan", "mlp", "--batch-size", "48", "--shards", "4", "--runs", "1", "--fleet-sharded-optimizer"
+    said = done(*plan, "--optimizer", "adam")
+    gradients, slots = (
+        float(re.search(rf"([\d.]+) MB of {of}", said)[1]) for of in ("gradients", "the optimizer's slots")
+    )
+    assert slots == pytest.approx(2 * gradients, rel=0.01)
+    rows = [line.split() for line in said.splitlines() if re.match(r" +\d", line)]
+    assert [float(row[-1]) for row in rows] == pytest.approx([slots, slots / 2, slots / 4], rel=0.01)
+    assert "reads all of" in refused(*plan, "--optimizer", "muon")
 
 
 def test_the_command_says_what_cannot_be_planned():

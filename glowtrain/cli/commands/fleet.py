@@ -23,6 +23,7 @@ from glowtrain.fleet.prediction import NETWORKS, FleetPlan, measure, network_of
 from glowtrain.fleet.shards import Share
 from glowtrain.fleet.spec import FLEET, FleetSpec
 from glowtrain.fleet.step import FleetStep
+from glowtrain.grad.slices import SlicedUpdate
 from glowtrain.profiling.measure import RUNS
 from glowtrain.trainer.fitting.spec import FitSpec
 from glowtrain.trainer.graphs import TrainerGraphs
@@ -52,7 +53,7 @@ def plan(
     optimizer: OptimizerOptions,
     settings: Annotated[Given, From(TrainingSettings, but=("metrics", "micro_batches"))],
     fit: Annotated[Given, From(FitSpec, only=("batch_size",))],
-    together: Annotated[Given, From(FleetSpec, but=("timeout", "sharded_optimizer"))],
+    together: Annotated[Given, From(FleetSpec, but=("timeout", "overlap"))],
     ranks: Ranks = [],  # noqa: B006  (typer copies it)
     network: OverNetwork = "10gbe",
     runs: Runs = RUNS,
@@ -85,8 +86,9 @@ def plan(
     shares = Share(fleet.shards), SingleProcess(), fleet.limit
     state = State({**whole.initial_values, **graphs.inference_example.initial_values})
     with spinner("measuring"):
-        step = FleetStep(graphs.shard(), graphs.sharded_step(graphs.example), backend, state, given, *shares)
-        costs = measure(step, inputs, runs)
+        sharded = graphs.sharded_step(graphs.example)
+        sliced = SlicedUpdate(sharded) if fleet.sharded_optimizer else None
+        costs = measure(FleetStep(graphs.shard(), sharded, backend, state, given, *shares), inputs, runs, sliced)
     out.print(FleetPlan(graph.name, examples, fleet.shards, network, costs, counts))
 
 
