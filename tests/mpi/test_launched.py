@@ -52,10 +52,19 @@ def alone(tmp_path_factory):
     return out.read_bytes()
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_launched_ranks_train_the_model_of_one_process(alone, tmp_path, ranks):
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [
+        (2, ()),
+        (3, ()),
+        (4, ()),
+        (2, ("--fleet-bucket", "16KB")),
+        (2, ("--fleet-bucket", "16KB", "--no-fleet-overlap")),
+    ],
+)
+def test_launched_ranks_train_the_model_of_one_process(alone, tmp_path, ranks, options):
     out = tmp_path / "trained.onnx"
-    done = launched(ranks, *training(out, "--fleet", "mpi"))
+    done = launched(ranks, *training(out, "--fleet", "mpi", *options))
     assert done.returncode == 0, done.stderr
     assert out.read_bytes() == alone
     assert done.stdout.count("epoch 1/2") == 1
