@@ -73,7 +73,7 @@ def _is_rounded(value: Value) -> bool:
         (images, {"*": "bf16", "conv1": "f32"}, {"scores"}),
         (nameless, {"*": "bf16", "first": "f32"}, {"second"}),
     ],
-    ids=str,
+    ids=lambda value: " ".join(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_the_last_pattern_that_fits_a_layer_counts(model: Any, precision: Any, narrow: set[str]) -> None:
     """In its products forward and backward, and in no others."""
