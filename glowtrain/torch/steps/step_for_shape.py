@@ -97,7 +97,7 @@ class StepForShape:
         """Whether what Python code reads has come to be what it was for this step, perhaps as other objects, which are
         looked for from now on."""
         now = self.reads.again()
-        same = now.key == self.reads.key
+        same = now.key == self.reads.key and now.reaches(each.owner for each in self.assigned)
         self.reads = now if same else self.reads
         return same
 
@@ -120,8 +120,8 @@ class StepForShape:
 
     def leave_values(self) -> None:
         """Assign what the module's code has assigned when it was traced."""
-        for write, name, value in self.assigned:
-            write(name, value)
+        for each in self.assigned:
+            each.write(each.name, each.value)
 
     def _prepared(self, leaves: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The tensors of a batch, and new ones for the results, once all is ready to run."""

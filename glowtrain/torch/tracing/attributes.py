@@ -6,8 +6,9 @@ the other one from then on.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,14 +18,22 @@ from glowtrain.errors import ModelError
 
 PLAIN = (int, float, complex, str, bytes, type(None))
 """What modules count and remember beside tensors."""
-STANDARD = frozenset(vars(torch.nn.Module()))
-"""Attributes of all modules: their tensors, submodules, hooks and modes."""
-CONTAINERS = (list, dict, set, deque)
-"""What holds values and can be filled."""
+STANDARD = frozenset(vars(torch.nn.Module())) - {"training"}
+"""Attributes of all modules: their tensors, submodules and hooks."""
+CONTAINERS = (list, OrderedDict, dict, set, deque)
+"""What holds values and can be filled. An ordered dict keeps an order of its own, which dict's methods break."""
 FLAT = "_flat_weight"
 """What the lists are called that LSTM, GRU and RNN keep their parameters in, besides."""
-Assigned = tuple[Callable[[str, Any], None], str, Any]
-"""How a value is written again, under which name, and the value."""
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A value that code leaves: whose it is, and how it is written again, under which name."""
+
+    owner: Any
+    write: Callable[[str, Any], None]
+    name: str
+    value: Any
 
 
 class ContainerSnapshot:
@@ -38,7 +47,7 @@ class ContainerSnapshot:
         for value in values:
             if isinstance(value, CONTAINERS) and id(value) not in self._contents:
                 self._contents[id(value)] = value, _copied(value)
-                self.take(dict.values(value) if isinstance(value, dict) else value)
+                self.take(_kind(value).values(value) if isinstance(value, dict) else value)
             elif isinstance(value, tuple):
                 self.take(value)
 
@@ -47,7 +56,7 @@ class ContainerSnapshot:
         before = self._contents[id(container)][1]
         if not isinstance(container, dict) or not _has_all(container, before):
             return {}
-        added = {key: value for key, value in dict.items(container) if key not in before}
+        added = {key: value for key, value in _kind(container).items(container) if key not in before}
         return {} if _has_tensors(list(added.values())) else added
 
     def is_changed(self, value: Any) -> bool:
@@ -61,31 +70,41 @@ class ContainerSnapshot:
         """Give them back what they held."""
         for container, before in self._contents.values():
             if _identities(container) != _identities(before):
-                kind: Any = _kind(container)  # a subclass may do other things when it is filled
-                kind.clear(container)
-                (kind.update if kind in (dict, set) else kind.extend)(container, before)
+                _kind(container).clear(container)
+                fill(container, before)
 
 
 class Attributes:
     """What modules have, by name, and what the lists, dicts, sets and deques among it hold."""
 
-    def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
-        self._parts: dict[int, tuple[str, dict[str, Any], dict[str, Any]]] = {}
+    def __init__(self, modules: Mapping[str, torch.nn.Module] | None = None) -> None:
+        self._parts: dict[int, tuple[str, torch.nn.Module, dict[str, Any]]] = {}
         self._contents = ContainerSnapshot()
-        for path, module in modules.items():
+        for path, module in (modules or {}).items():
             self.take(module, path)
+
+    def __contains__(self, module: torch.nn.Module) -> bool:
+        return id(module) in self._parts
 
     def take(self, module: torch.nn.Module, path: str) -> None:
         """Remember a module, unless it is known."""
-        if id(module) not in self._parts:
+        if module not in self:
             now = vars(module)
-            self._parts[id(module)] = path, now, now.copy()
+            self._parts[id(module)] = path, module, now.copy()
             self._contents.take(value for name, value in now.items() if not _is_pytorchs(name))
+
+    def leave_to(self, others: Attributes) -> None:
+        """Forget the modules that others know."""
+        self._parts = {key: part for key, part in self._parts.items() if key not in others._parts}
 
     @property
     def assigned(self) -> list[Assigned]:
         """Attributes that are plain values now, and were others."""
-        return [(owner.__setitem__, name, value) for _, owner, name, value in self._differing() if is_plain(value)]
+        return [
+            Assigned(module, vars(module).__setitem__, name, value)
+            for _, module, name, value in self._differing()
+            if is_plain(value)
+        ]
 
     @property
     def unkept(self) -> list[str]:
@@ -99,15 +118,16 @@ class Attributes:
         ]
         return [*dict.fromkeys([*replaced, *filled])]
 
-    def _differing(self) -> Iterator[tuple[str, dict[str, Any], str, Any]]:
-        for path, now, before in self._parts.values():
-            for name, value in now.items():
+    def _differing(self) -> Iterator[tuple[str, torch.nn.Module, str, Any]]:
+        for path, module, before in self._parts.values():
+            for name, value in vars(module).items():
                 if not _is_pytorchs(name) and (name not in before or value is not before[name]):
-                    yield path, now, name, value
+                    yield path, module, name, value
 
     def restore(self) -> None:
         """Make them what they were, the same objects with the same contents."""
-        for _, now, before in self._parts.values():
+        for _, module, before in self._parts.values():
+            now = vars(module)
             for name in [name for name in now if name not in before]:
                 del now[name]
             now.update({name: value for name, value in before.items() if name not in STANDARD})
@@ -170,14 +190,24 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, PLAIN) or (isinstance(value, tuple) and all(map(is_plain, value)))
 
 
-def _kind(container: Any) -> type:
+def fill(container: Any, values: Any) -> None:
+    """Add to a container, past methods of a subclass, which may do other things when it is filled."""
+    kind = _kind(container)
+    if issubclass(kind, dict):
+        for key, value in values.items():
+            kind.__setitem__(container, key, value)
+    else:
+        (kind.update if kind is set else kind.extend)(container, values)
+
+
+def _kind(container: Any) -> Any:
     return next(kind for kind in CONTAINERS if isinstance(container, kind))
 
 
 def _copied(container: Any) -> Any:
     """What a container holds, in one without methods of a subclass, which may make something where it is asked."""
     kind = _kind(container)
-    return dict(dict.items(container)) if kind is dict else kind(container)
+    return dict(kind.items(container)) if issubclass(kind, dict) else kind(container)
 
 
 def _has_all(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
@@ -197,7 +227,8 @@ def _has_tensors(value: Any) -> bool:
 
 
 def _elements(container: Any) -> list[Any]:
-    return [*dict.keys(container), *dict.values(container)] if isinstance(container, dict) else [*container]
+    kind = _kind(container)
+    return [*kind.keys(container), *kind.values(container)] if issubclass(kind, dict) else [*container]
 
 
 def _identities(container: Any) -> list[int]:

@@ -25,9 +25,10 @@ class Generators:
         self._before.append((name, generator, _fingerprint(_state(generator))))
 
     def check(self) -> None:
-        """Raise :class:`InputError` where code has drawn from one of them."""
+        """Raise :class:`InputError` where code has drawn from one of them, or may have: states may be unreadable."""
         now = dict(_global_states())
-        drawn = [name for name, each, then in self._before if _fingerprint(_state(now.get(name, each))) != then]
+        states = ((name, _fingerprint(_state(now.get(name, each))), then) for name, each, then in self._before)
+        drawn = list(dict.fromkeys(name for name, state, then in states if state is None or state != then))
         if drawn:
             raise InputError(
                 f"the module or the loss draws numbers from {' and '.join(drawn)}. Its Python code runs once, when "
@@ -44,12 +45,13 @@ def _state(generator: Any) -> Any:
     """A generator of Python's code is at an instruction, with variables; others can be pickled."""
     if not isinstance(generator, GeneratorType):
         return generator
-    frame = generator.gi_frame
-    return frame and (frame.f_lasti, {name: id(value) for name, value in frame.f_locals.items()})
+    frame, inner = generator.gi_frame, generator.gi_yieldfrom
+    own = frame and (frame.f_lasti, {name: id(value) for name, value in frame.f_locals.items()})
+    return own, inner and _fingerprint(_state(inner))
 
 
-def _fingerprint(state: Any) -> bytes:
+def _fingerprint(state: Any) -> bytes | None:
     try:
         return pickle.dumps(state)
-    except (TypeError, AttributeError, pickle.PicklingError):  # an iterator over what cannot be pickled
-        return b""
+    except (TypeError, AttributeError, NotImplementedError, pickle.PicklingError):  # over what cannot be pickled
+        return None

@@ -15,19 +15,22 @@ from typing import Any
 import torch
 from torch.nn.utils import parametrize
 
-from glowtrain.torch.tracing.attributes import CONTAINERS, Assigned, ContainerSnapshot, is_plain
+from glowtrain.torch.tracing.attributes import CONTAINERS, Assigned, Attributes, ContainerSnapshot, fill, is_plain
 
 MISSING = object()
 
 
 @dataclass(frozen=True)
 class Namespace:
-    """Values by name, and how they are written and deleted. ``label`` says whose they are, for people."""
+    """Values by name, and how they are written and deleted. ``owner`` has them, under ``label`` for people; ``names``
+    are those that code may assign, any where there are none."""
 
+    owner: Any
     label: str
     read: Callable[[], Mapping[str, Any]]
     write: Callable[[str, Any], None]
     delete: Callable[[str], None]
+    names: frozenset[str] | None = None
 
     def title(self, name: str) -> str:
         """What people call a value."""
@@ -38,9 +41,14 @@ class Surroundings:
     """What code can reach that is about to run, as it is when it is added here: before the code changes it."""
 
     def __init__(self) -> None:
-        self._namespaces: list[tuple[Namespace, dict[str, Any]]] = []
+        self._namespaces: list[tuple[Namespace, dict[str, Any], frozenset[str | None]]] = []
+        """With their values, and the names that were known before of the same owner."""
+        self.known: dict[int, set[str | None]] = {}
+        """Names by the identities of their owners; None where any name is known."""
         self._containers: list[tuple[str, Any]] = []
         """Lists, dicts, sets and deques under labels for people."""
+        self.modules = Attributes()
+        """Modules, some of which are no part of what is traced, and need not be called."""
         self._caches: list[tuple[Any, int]] = []
         """Functions with ``functools.lru_cache``, and how often these had no result."""
         self._contents = ContainerSnapshot()
@@ -54,8 +62,12 @@ class Surroundings:
         """What was a tensor, and became another one."""
 
     def add(self, namespace: Namespace) -> None:
-        """Add values by name."""
-        self._namespaces.append((namespace, dict(namespace.read())))
+        """Add values by name, but for those that are known: code may have changed them since."""
+        known = self.known.setdefault(id(namespace.owner), set())
+        if None not in known:
+            before = {name: value for name, value in namespace.read().items() if name not in known}
+            self._namespaces.append((namespace, before, frozenset(known)))
+            known |= {None} if namespace.names is None else namespace.names
 
     def add_container(self, label: str, value: Any) -> None:
         """Add a value if it is a list, dict, set or deque, with those within it."""
@@ -71,11 +83,14 @@ class Surroundings:
         """Make all of it what it was."""
         for namespace, name, was, value in list(self._differing()):
             if value is not MISSING and is_plain(value):
-                self.assigned.append((namespace.write, name, value))
+                self.assigned.append(Assigned(namespace.owner, namespace.write, name, value))
             else:
                 self.unkept.append(namespace.title(name))
                 self.replaced += [(namespace.title(name), was)] if isinstance(was, torch.Tensor) else []
             namespace.delete(name) if was is MISSING else namespace.write(name, was)
+        self.assigned += self.modules.assigned
+        self.unkept += self.modules.unkept
+        self.modules.restore()
         changed = [(label, each) for label, each in self._containers if self._contents.is_changed(each)]
         added = [(label, each, self._contents.new_keys(each)) for label, each in changed]
         self._added += [(each, new) for _, each, new in added if new]
@@ -88,12 +103,12 @@ class Surroundings:
     def leave(self) -> None:
         """Put into dicts again what code has computed once for new keys."""
         for container, new in self._added:
-            dict.update(container, new)
+            fill(container, new)
 
     def _differing(self) -> Iterator[tuple[Namespace, str, Any, Any]]:
-        for namespace, before in self._namespaces:
+        for namespace, before, known in self._namespaces:
             now = namespace.read()
-            for name in dict.fromkeys([*before, *now]):
+            for name in dict.fromkeys([*before, *(name for name in now if name not in known)]):
                 was, value = before.get(name, MISSING), now.get(name, MISSING)
                 if was is not value:
                     yield namespace, name, was, value

@@ -197,7 +197,10 @@ class Computation(torch.nn.Module):
 
         def observe(called: torch.nn.Module) -> None:
             self.originals.modules.add(called)
-            attributes.take(called, type(called).__name__)
+            if called not in self.surroundings.modules:
+                attributes.take(called, type(called).__name__)
+
+        trained = {name: each.requires_grad for name, each in self.named_parameters()}
 
         try:
             with mode, calls_observed(observe), self.code.started:
@@ -208,7 +211,9 @@ class Computation(torch.nn.Module):
             self.originals.unkept += attributes.unkept
         finally:
             registered.restore()
+            self.surroundings.modules.leave_to(attributes)
             self.surroundings.restore()  # while what PyTorch replaces for a trace is in its place
+        self._check_trained(trained)
         if any(each.requires_grad and each._version != version for each, version in constant):
             raise ModelError("what requires a gradient is written to a tensor that does not: write it under no_grad")
         for buffer, value in buffers:  # what is assigned becomes a write, which export sees
@@ -221,6 +226,15 @@ class Computation(torch.nn.Module):
         """Give the modules the attributes that they had."""
         if self.originals.attributes is not None:
             self.originals.attributes.restore()
+
+    def _check_trained(self, before: Mapping[str, bool]) -> None:
+        """Raise :class:`ModelError` where a call has frozen parameters or thawed them."""
+        changed = [name for name, each in self.named_parameters() if each.requires_grad is not before.get(name)]
+        if changed:
+            raise ModelError(
+                f"a call of the module or the loss sets requires_grad of {', '.join(map(name_in_module, changed))}: a "
+                "compiled step trains what requires gradients when it begins; set it before the step"
+            )
 
     @property
     def unkept(self) -> list[str]:

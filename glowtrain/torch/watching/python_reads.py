@@ -6,7 +6,7 @@ A trace runs that code once, so that these values become part of the compiled st
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import call, is_
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from glowtrain.torch.tracing.started_code import StartedCode, TraceObserver
-from glowtrain.torch.watching.walk import CONTAINERS, LONGEST, PLAIN, Members, Walk
+from glowtrain.torch.watching.walk import CONTAINERS, LONGEST, PLAIN, Members, Walk, code_of
 
 Started = tuple[types.CodeType, Members]
 """Code that ran, and its globals."""
@@ -33,8 +33,9 @@ class PythonReads:
         self._readers = [read for read, _ in walk.readers]
         self.values = list(chain.from_iterable(map(call, self._readers)))
         """Kept alive, as some count by identity."""
+        self._places, self._known = walk.places, walk.surroundings.known
         labels = chain.from_iterable(labels for _, labels in walk.readers)
-        self.key = tuple(zip(labels, map(_fingerprint, self.values), strict=True))
+        self.key = tuple(zip(labels, map(self._fingerprint, self.values), strict=True))
         """By value where that is plain: what is read, under labels for people."""
 
     def again(self) -> PythonReads:
@@ -49,9 +50,28 @@ class PythonReads:
         except (AttributeError, ValueError):  # deleted, or a variable that has no value
             return False
 
+    def reaches(self, owners: Iterable[Any]) -> bool:
+        """Whether these objects, modules, global names and variables are among what it reads."""
+        return all(id(owner) in self._places or id(owner) in self._known for owner in owners)
+
     def changes(self, before: PythonReads) -> list[str]:
         """Labels of what has another value than before."""
         return list(dict.fromkeys(label for label, _ in set(self.key) ^ set(before.key)))
+
+    def _fingerprint(self, value: Any) -> Any:
+        """What of a value decides about the step. What can be read through it has fingerprints of its own, so that it
+        is its type and its place among all objects, which tells whether two names stand for the same one."""
+        if isinstance(value, PLAIN):
+            return type(value), repr(value)  # -0.0 is no 0.0
+        if isinstance(value, types.FunctionType):
+            return code_of(value)
+        if isinstance(value, types.MethodType):
+            return self._fingerprint(value.__func__), self._fingerprint(value.__self__)
+        followed = isinstance(value, CONTAINERS) and len(value) <= LONGEST
+        seen_through = hasattr(value, "__dict__") and not isinstance(value, (torch.Tensor, torch.nn.Module, type))
+        if not followed and not seen_through:
+            return id(value)
+        return type(value), self._places[id(value)][0] if id(value) in self._places else None
 
 
 class TracedCode:
@@ -73,14 +93,3 @@ class TracedCode:
     def reads(self) -> PythonReads:
         """What it reads."""
         return PythonReads(self._roots, self._ran)
-
-
-def _fingerprint(value: Any) -> Any:
-    """What of a value decides about the step: what can be read through it has fingerprints of its own."""
-    if isinstance(value, PLAIN):
-        return type(value), repr(value)  # -0.0 is no 0.0
-    if isinstance(value, types.FunctionType):
-        return value.__code__
-    followed = isinstance(value, CONTAINERS) and len(value) <= LONGEST
-    seen_through = hasattr(value, "__dict__") and not isinstance(value, (torch.Tensor, torch.nn.Module, type))
-    return type(value) if followed or seen_through else id(value)

@@ -33,8 +33,10 @@ from glowtrain.torch.tracing.surroundings import Namespace, Surroundings
 PLAIN = (int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device, Enum)
 GENERATORS = (Random, np.random.Generator, np.random.RandomState)
 ITERATORS: tuple[type, ...] = (
-    types.GeneratorType, itertools.cycle, itertools.count, itertools.chain, enumerate, map, zip, type(iter([])),
-    type(iter(())), type(iter(range(0))),
+    types.GeneratorType, enumerate, filter, map, reversed, zip,
+    *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
+    *map(type, map(iter, ([], (), range(0), set(), {}, {}.values(), {}.items()))),
+    type(reversed([])),
 )  # fmt: skip
 CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 INERT = (logging.Logger, types.GenericAlias, types.UnionType, typing._GenericAlias)  # type: ignore[attr-defined]
@@ -42,6 +44,8 @@ INERT = (logging.Logger, types.GenericAlias, types.UnionType, typing._GenericAli
 LONGEST, MOST_BYTES = 64, 512
 """Elements of lists and dicts, and bytes of arrays, that are watched at most."""
 CACHED = functools._lru_cache_wrapper
+UNPACKING = frozenset({"vars", "__dict__", "asdict", "astuple", "fields"})
+"""By which code gets all attributes of an object, whatever their names are."""
 LOADS, STORES = ("LOAD_GLOBAL", "LOAD_NAME"), ("STORE_GLOBAL", "DELETE_GLOBAL")
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local, types.FunctionType)
 """Classes of the standard library whose objects are what people put into them."""
@@ -50,8 +54,8 @@ ENTRIES = frozenset({
     "__enter__", "__exit__", "__getattr__", "__setattr__",
 })  # fmt: skip
 """Methods that code calls without their names."""
-WATCHED_ELSEWHERE = frozenset({"__dict__", *vars(torch.nn.Module())})
-"""Modes, parameters, submodules and hooks; and each attribute for itself."""
+WATCHED_ELSEWHERE = frozenset({"__dict__", "__doc__", "__module__", *vars(torch.nn.Module())})
+"""Modes, parameters, submodules and hooks; each attribute for itself; and what only describes."""
 LIBRARIES = frozenset({"torch", "numpy", "glowtrain", "builtins", "_pytest", *sys.stdlib_module_names})
 """What is not followed; pytest has asserts in tests call it."""
 TRACERS = ("torch.fx.", "torch.export.", "torch._export.")
@@ -69,31 +73,40 @@ class Walk:
         """What the code may change beside attributes of modules, as it is before that starts."""
         self._names: set[str] = set(ENTRIES)
         """Those that code mentions which has started."""
-        self._texts: set[str] = set()
-        """Those among them that it may look for, as ``hasattr`` does."""
+        self._looked_for: set[str] = set()
+        """Attributes that an object need not have: code asks whether it does (``hasattr``), or calls a method of its
+        class, which they hide."""
+        self._all = False
+        """Whether code may ask for attributes by other names, which it makes up."""
+        self._members: set[tuple[int, str]] = set()
+        """Members of classes that are watched."""
         self._started: set[int] = set()
         self._waiting: defaultdict[int, list[types.FunctionType]] = defaultdict(list)
         """Functions whose code has not started, by the code."""
         self._owners: list[tuple[Any, str, Sequence[type]]] = []
         """Objects of which further attributes may be mentioned."""
-        self._seen: dict[int, Any] = {}
+        self.places: dict[int, tuple[int, Any]] = {}
+        """What was reached, by identity: the how-manieth it was, and itself, so that it lives."""
         self._queue: deque[tuple[Any, str]] = deque()
 
     def start(self, code: types.CodeType, global_names: Members) -> None:
         """Code is about to run, with these globals."""
-        mentioned, texts, loaded, stored = _names(code)
-        new = (mentioned | texts) - self._names
+        mentioned, own, texts, loaded, stored, opens = _names(code)
+        is_library = _is_library(global_names.get("__name__"))
+        new = (mentioned | texts if is_library else mentioned | texts | own) - self._names
         self._names |= new
-        if not _is_library(global_names.get("__name__")):
-            self._texts |= texts
+        if not is_library:
+            self._looked_for |= texts
             names = sorted(loaded & global_names.keys())
             self._watch(functools.partial(map, global_names.get, names), names, fillable=True)
             read = functools.partial(_part, global_names, stored)
-            self.surroundings.add(Namespace("", read, global_names.__setitem__, global_names.__delitem__))
+            ways = global_names.__setitem__, global_names.__delitem__
+            self.surroundings.add(Namespace(global_names, "", read, *ways, stored))
+            self._all |= bool(opens)
         self._started.add(id(code))
         for function in self._waiting.pop(id(code), ()):
             self._reads(function)
-        for owner in self._owners if new else ():
+        for owner in self._owners if new or opens else ():
             self._attributes(*owner, frozenset(new))
 
     def follow(self, roots: Iterable[Any]) -> None:
@@ -106,8 +119,8 @@ class Walk:
             follow(value, label)
 
     def _visit(self, value: Any, label: str) -> None:
-        if not isinstance(value, PLAIN) and id(value) not in self._seen:
-            self._seen[id(value)] = value
+        if not isinstance(value, PLAIN) and id(value) not in self.places:
+            self.places[id(value)] = len(self.places), value
             self._queue.append((value, label))
 
     def _ways(self) -> Iterator[tuple[Any, Callable[[Any, str], None]]]:
@@ -115,8 +128,9 @@ class Walk:
         yield (torch.Tensor, *INERT), lambda *_: None
         yield types.FunctionType, self._function
         yield types.MethodType, lambda value, label: self._each((value.__func__, value.__self__), label)
+        yield types.BuiltinMethodType, lambda value, label: self._given((value.__self__,), label)
         yield CACHED, self._cached
-        yield functools.partial, lambda value, label: self._each((value.func, value.args, value.keywords), label)
+        yield functools.partial, self._partial
         yield torch.nn.Module, self._module
         yield CONTAINERS, self._container
         yield np.ndarray, self._array
@@ -135,6 +149,16 @@ class Walk:
                 self.surroundings.add_container(label, value)
             self._visit(value, label)
 
+    def _given(self, values: Iterable[Any], label: str) -> None:
+        """Follow what functions were given, lists and dicts among it that code may fill."""
+        for value in values:
+            self.surroundings.add_container(label, value)
+            self._visit(value, label)
+
+    def _partial(self, value: functools.partial[Any], label: str) -> None:
+        parts = (value.func, *value.args, *value.keywords.values())
+        self._watch(lambda: parts, [label] * len(parts), fillable=True)
+
     def _function(self, function: types.FunctionType, _: str) -> None:
         if (function.__globals__.get("__name__") or "").startswith(TRACERS):
             return
@@ -150,19 +174,20 @@ class Walk:
         functions that it was given."""
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         if _is_library(function.__module__):
-            given = [cell.cell_contents for _, cell in cells if _is_filled(cell)]
-            self._each(filter(callable, given), "")
+            self._each(filter(callable, [_content(cell) for _, cell in cells]), "")
             return
         for name, cell in cells:
             self.surroundings.add(_namespace_of_cell(name, cell))
             self._watch(functools.partial(_contents, cell), [name], fillable=True)
-        self._each((function.__defaults__, function.__kwdefaults__), function.__qualname__)
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        self._given(defaults, f"defaults of {function.__qualname__}")
 
     def _cached(self, function: Any, label: str) -> None:
         self.surroundings.add_cache(function)
-        self._visit(function.__wrapped__, label)
+        self._watch(lambda: (function.__wrapped__,), [label])
 
     def _module(self, module: torch.nn.Module, label: str) -> None:
+        self.surroundings.modules.take(module, label or type(module).__name__)
         kinds = type(module).__mro__
         self._object(module, label or type(module).__name__, kinds[: kinds.index(torch.nn.Module)])
         self._each(chain(module._forward_pre_hooks.values(), module._forward_hooks.values()), label)
@@ -191,40 +216,71 @@ class Walk:
 
     def _attributes(self, value: Any, label: str, kinds: Sequence[type], names: Set[str]) -> None:
         """Attributes whose names code mentions, and the code of methods and properties among them."""
-        members = [*(vars(kind) for kind in kinds if kind is not object), getattr(value, "__dict__", {})]
-        found = {name: each[name] for each in members for name in sorted(names & each.keys())}
-        self._each((code for each in members for name in names & each.keys() if (code := _code_of(each[name]))), label)
-        read = [name for name, member in found.items() if _is_read(member, value) and name not in WATCHED_ELSEWHERE]
-        if read:
-            labels = [label, *[f"{label}.{name}" for name in read]]
+        own = {} if isinstance(value, type) else getattr(value, "__dict__", {})
+        if self._all and len(own) <= LONGEST and not _is_foreign(value):
+            names = names | (own.keys() - WATCHED_ELSEWHERE)
+        for kind in kinds:
+            self._of_class(kind, sorted(names & vars(kind).keys()))
+        found = {name: each[name] for kind in kinds for each in [vars(kind)] for name in sorted(names & each.keys())}
+        read = {name for name, member in found.items() if _is_read(member, value)} | (names & own.keys())
+        fresh = sorted(name for name in read - WATCHED_ELSEWHERE if (id(value), name) not in self._members)
+        self._members.update((id(value), name) for name in fresh)
+        if fresh:
+            labels = [label, *[f"{label}.{name}" for name in fresh]]
             fillable = not _is_foreign(value)
-            self._watch(functools.partial(attrgetter("__class__", *read), value), labels, fillable=fillable)
+            self._watch(functools.partial(attrgetter("__class__", *fresh), value), labels, fillable=fillable)
+
+    def _of_class(self, kind: type, names: Iterable[str]) -> None:
+        """The functions of methods and properties, which may be replaced in a class of a person's."""
+        members = vars(kind)
+        for name in names:
+            if (id(kind), name) not in self._members and code_holder(members[name]) is not None:
+                self._members.add((id(kind), name))
+                self._looked_for.add(name)
+                if _is_foreign(kind):
+                    self._visit(code_holder(members[name]), f"{kind.__name__}.{name}")
+                else:
+                    read = functools.partial(_method, members, name)
+                    self._watch(read, [f"{kind.__name__}.{name}"])
 
     def _present(self, value: Any, label: str) -> None:
-        """How many attributes an object has that code may look for; not of PyTorch's layers. Those that it has are
-        watched each, so that another one makes another number."""
-        own, texts = getattr(value, "__dict__", {}), self._texts
-        if own and not (isinstance(value, torch.nn.Module) and _is_library(type(value).__module__)):
-            self._watch(lambda: (len(own.keys() & texts),), [f"attributes of {label}"])
+        """How many attributes an object has among those that it need not have. They are watched each, so that another
+        one makes another number."""
+        own, names = getattr(value, "__dict__", {}), self._looked_for
+        if own:
+            self._watch(lambda: (len(own.keys() & names),), [f"attributes of {label}"])
 
     def _may_change(self, value: Any, label: str) -> None:
-        """Code may change attributes of an object or a class, but for those of a module and of a library's objects."""
-        if not _is_foreign(value) and not isinstance(value, (torch.nn.Module, types.ModuleType)):
+        """Code may change attributes of an object, a class or a module of Python, but not those of a library's."""
+        if not _is_foreign(value) and not isinstance(value, torch.nn.Module):
             slots = [] if isinstance(value, type) else [name for each in type(value).__mro__ for name in _slots(each)]
-            special = isinstance(value, (type, threading.local))
+            special = isinstance(value, (type, types.ModuleType, threading.local))
             # past frozen dataclasses
             ways = (setattr, delattr) if special else (object.__setattr__, object.__delattr__)
             write, delete = (functools.partial(way, value) for way in ways)
-            self.surroundings.add(Namespace(label, functools.partial(_attributes, value, slots), write, delete))
+            owner = vars(value) if isinstance(value, types.ModuleType) else value
+            read = functools.partial(_attributes, value, slots)
+            self.surroundings.add(Namespace(owner, label, read, write, delete))
 
 
 def _is_foreign(value: Any) -> bool:
     """Whether an object or a class is one of a library, which puts back itself what a trace changes."""
     kind = value if isinstance(value, type) else type(value)
-    return _is_library(kind.__module__) and kind not in NAMESPACES
+    return _is_library(kind.__module__) and kind not in (*NAMESPACES, types.ModuleType)
 
 
-def _code_of(member: Any) -> Any:
+def code_of(function: types.FunctionType) -> Any:
+    """The code of a function, and of those that one of PyTorch was given; variables of other enclosing functions are
+    watched for themselves."""
+    given = map(_content, function.__closure__ or ()) if _is_library(function.__module__) else ()
+    return function.__code__, *(each.__code__ for each in given if isinstance(each, types.FunctionType))
+
+
+def _method(members: Mapping[str, Any], name: str) -> tuple[Any]:
+    return (code_holder(members.get(name)),)
+
+
+def code_holder(member: Any) -> Any:
     """The function of a method or property; None for other members of a class."""
     for name in ("__func__", "fget", "func"):
         has = hasattr(type(member), name) or name in getattr(member, "__dict__", {})  # what __getattr__ says is no code
@@ -272,15 +328,15 @@ def _namespace_of_cell(name: str, cell: types.CellType) -> Namespace:
     def delete(_: str) -> None:
         del cell.cell_contents
 
-    return Namespace("", read, write, delete)
+    return Namespace(cell, "", read, write, delete, frozenset({name}))
 
 
-def _is_filled(cell: types.CellType) -> bool:
-    """Whether a variable of an enclosing function has a value by now."""
+def _content(cell: types.CellType) -> Any:
+    """The value of a variable of an enclosing function; None where it has none by now."""
     try:
-        return cell.cell_contents is cell.cell_contents
+        return cell.cell_contents
     except ValueError:
-        return False
+        return None
 
 
 def _contents(cell: types.CellType) -> tuple[Any]:
@@ -295,13 +351,16 @@ def _elements(value: Any) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> tuple[frozenset[str], ...]:
-    """Names that code mentions, as such and as texts; those of globals that it loads, and of those that it stores."""
-    texts = frozenset(each for each in _texts(code.co_consts) if each.isidentifier())  # for getattr
+    """Names that code mentions, its own variables (parameters, as in ``f(**vars(x))``), and texts that are names; those
+    of globals that it loads, and of those that it stores; what tells that it may ask for attributes by others."""
+    texts = frozenset(each for text in _texts(code.co_consts) for each in text.split(".") if each.isidentifier())
     instructions = list(dis.get_instructions(code))
-    of_globals = (
+    loaded, stored = (
         frozenset(each.argval for each in instructions if each.opname in operations) for operations in (LOADS, STORES)
     )
-    return frozenset(code.co_names), texts, *of_globals
+    made_up = {"getattr"} if any(each.opname == "BUILD_STRING" for each in instructions) else set()
+    opens = (UNPACKING | made_up).intersection(code.co_names)
+    return frozenset(code.co_names), frozenset(code.co_varnames), texts, loaded, stored, opens
 
 
 def _texts(constants: Iterable[Any]) -> Iterator[str]:
