@@ -8,7 +8,6 @@ globals of PyTorch, NumPy and the standard library.
 from __future__ import annotations
 
 import argparse
-import dis
 import functools
 import itertools
 import logging
@@ -16,11 +15,11 @@ import sys
 import threading
 import types
 import typing
-from collections import defaultdict, deque
+from collections import UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from random import Random
 from typing import Any
 
@@ -29,6 +28,7 @@ import torch
 
 from glowtrain.torch.tracing.drawn import Generators
 from glowtrain.torch.tracing.surroundings import Namespace, Surroundings
+from glowtrain.torch.watching.code_names import CodeNames, names_of, parts_of
 
 PLAIN = (int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device, Enum)
 GENERATORS = (Random, np.random.Generator, np.random.RandomState)
@@ -44,10 +44,7 @@ INERT = (logging.Logger, types.GenericAlias, types.UnionType, typing._GenericAli
 LONGEST, MOST_BYTES = 64, 512
 """Elements of lists and dicts, and bytes of arrays, that are watched at most."""
 CACHED = functools._lru_cache_wrapper
-UNPACKING = frozenset({"vars", "__dict__", "asdict", "astuple", "fields"})
-"""By which code gets all attributes of an object, whatever their names are."""
-LOADS, STORES = ("LOAD_GLOBAL", "LOAD_NAME"), ("STORE_GLOBAL", "DELETE_GLOBAL")
-NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local, types.FunctionType)
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local, types.FunctionType, UserDict, UserList)
 """Classes of the standard library whose objects are what people put into them."""
 ENTRIES = frozenset({
     "forward", "__call__", "__getitem__", "__setitem__", "__contains__", "__iter__", "__next__", "__len__", "__bool__",
@@ -78,8 +75,9 @@ class Walk:
         class, which they hide."""
         self._all = False
         """Whether code may ask for attributes by other names, which it makes up."""
+        self._keeping: dict[int, bool] = {}
         self._members: set[tuple[int, str]] = set()
-        """Members of classes that are watched."""
+        """Members of classes, and attributes of objects, that are watched."""
         self._started: set[int] = set()
         self._waiting: defaultdict[int, list[types.FunctionType]] = defaultdict(list)
         """Functions whose code has not started, by the code."""
@@ -91,23 +89,31 @@ class Walk:
 
     def start(self, code: types.CodeType, global_names: Members) -> None:
         """Code is about to run, with these globals."""
-        mentioned, own, texts, loaded, stored, opens = _names(code)
-        is_library = _is_library(global_names.get("__name__"))
-        new = (mentioned | texts if is_library else mentioned | texts | own) - self._names
-        self._names |= new
-        if not is_library:
-            self._looked_for |= texts
-            names = sorted(loaded & global_names.keys())
-            self._watch(functools.partial(map, global_names.get, names), names, fillable=True)
-            read = functools.partial(_part, global_names, stored)
-            ways = global_names.__setitem__, global_names.__delitem__
-            self.surroundings.add(Namespace(global_names, "", read, *ways, stored))
-            self._all |= bool(opens)
+        names = names_of(code)
+        mentioned, opens = names.mentioned | names.texts, False
+        if not _is_library(global_names.get("__name__")):
+            mentioned, opens = mentioned | names.own, bool(names.opens)
+            self._looked_for |= names.texts
+            self._all |= opens
+            self._globals(global_names, names)
         self._started.add(id(code))
         for function in self._waiting.pop(id(code), ()):
             self._reads(function)
-        for owner in self._owners if new or opens else ():
-            self._attributes(*owner, frozenset(new))
+        self._mention(mentioned, again=opens)
+
+    def _globals(self, global_names: Members, names: CodeNames) -> None:
+        loaded = sorted(names.loaded & global_names.keys())
+        self._watch(functools.partial(map, global_names.get, loaded), loaded, fillable=True)
+        read = functools.partial(_part, global_names, names.stored)
+        ways = global_names.__setitem__, global_names.__delitem__
+        self.surroundings.add(Namespace(global_names, "", read, *ways, names.stored))
+
+    def _mention(self, names: Set[str], *, again: bool = False) -> None:
+        """Code mentions these names of attributes."""
+        new = names - self._names
+        self._names |= new
+        for owner in self._owners if new or again else ():
+            self._attributes(*owner, new)
 
     def follow(self, roots: Iterable[Any]) -> None:
         """Watch what can be read through values, and through what was found before."""
@@ -128,6 +134,7 @@ class Walk:
         yield (torch.Tensor, *INERT), lambda *_: None
         yield types.FunctionType, self._function
         yield types.MethodType, lambda value, label: self._each((value.__func__, value.__self__), label)
+        yield (attrgetter, methodcaller), lambda value, _: self._mention(parts_of(value.__reduce__()[1][:1]))
         yield types.BuiltinMethodType, lambda value, label: self._given((value.__self__,), label)
         yield CACHED, self._cached
         yield functools.partial, self._partial
@@ -190,10 +197,15 @@ class Walk:
         self.surroundings.modules.take(module, label or type(module).__name__)
         kinds = type(module).__mro__
         self._object(module, label or type(module).__name__, kinds[: kinds.index(torch.nn.Module)])
-        self._each(chain(module._forward_pre_hooks.values(), module._forward_hooks.values()), label)
+        self._each(
+            chain(module._forward_pre_hooks.values(), module._forward_hooks.values()),
+            f"hooks of {label or type(module).__name__}",
+        )
         self._each(module._modules.values(), "")
 
     def _container(self, value: Any, label: str) -> None:
+        if hasattr(value, "__dict__"):
+            self._object(value, label, type(value).__mro__)
         if len(value) <= LONGEST:
             keys = value if isinstance(value, dict) else ()
             items = [f"{label}[{key!r}]" for key in (keys or range(len(value)))]
@@ -202,7 +214,10 @@ class Walk:
 
     def _array(self, array: Any, label: str) -> None:
         if array.nbytes <= MOST_BYTES:
-            self._watch(lambda: (sys.intern(repr(array.tobytes())),), [label])
+            self._watch(lambda: (_digits(array),), [label])
+            if array.dtype.kind in "biufc":
+                read, write = (lambda: {"": _digits(array)}), functools.partial(_set_digits, array)
+                self.surroundings.add(Namespace(array, label, read, write, array.__delitem__))
 
     def _namespace(self, value: Any, label: str) -> None:
         if not _is_library(value.__name__ if isinstance(value, types.ModuleType) else value.__module__):
@@ -210,14 +225,15 @@ class Walk:
 
     def _object(self, value: Any, label: str, kinds: Sequence[type]) -> None:
         self._owners.append((value, label, kinds))
+        self._each((kind for kind in kinds if not _is_foreign(kind)), "")
         self._may_change(value, label)
         self._attributes(value, label, kinds, self._names)
-        self._present(value, label)
+        self._present(value, label, kinds)
 
     def _attributes(self, value: Any, label: str, kinds: Sequence[type], names: Set[str]) -> None:
         """Attributes whose names code mentions, and the code of methods and properties among them."""
         own = {} if isinstance(value, type) else getattr(value, "__dict__", {})
-        if self._all and len(own) <= LONGEST and not _is_foreign(value):
+        if self._is_open(value, own, kinds):
             names = names | (own.keys() - WATCHED_ELSEWHERE)
         for kind in kinds:
             self._of_class(kind, sorted(names & vars(kind).keys()))
@@ -243,11 +259,28 @@ class Walk:
                     read = functools.partial(_method, members, name)
                     self._watch(read, [f"{kind.__name__}.{name}"])
 
-    def _present(self, value: Any, label: str) -> None:
+    def _is_open(self, value: Any, own: Members, kinds: Sequence[type]) -> bool:
+        """Whether code may ask an object for attributes of any name."""
+        if _is_foreign(value) or len(own) > LONGEST:
+            return False
+        return self._all or any(map(self._keeps_values, kinds))
+
+    def _keeps_values(self, kind: type) -> bool:
+        """Whether a class has descriptors of a person's, which keep values under names that they make up."""
+        if id(kind) not in self._keeping:
+            members = vars(kind).values()
+            self._keeping[id(kind)] = any(
+                hasattr(type(each), "__get__") and not _is_library(type(each).__module__) for each in members
+            )
+        return self._keeping[id(kind)]
+
+    def _present(self, value: Any, label: str, kinds: Sequence[type]) -> None:
         """How many attributes an object has among those that it need not have. They are watched each, so that another
         one makes another number."""
         own, names = getattr(value, "__dict__", {}), self._looked_for
-        if own:
+        if self._is_open(value, own, kinds) and not isinstance(value, type):
+            self._watch(lambda: (len(own),), [f"attributes of {label}"])
+        elif own:
             self._watch(lambda: (len(own.keys() & names),), [f"attributes of {label}"])
 
     def _may_change(self, value: Any, label: str) -> None:
@@ -299,6 +332,15 @@ def _is_read(member: Any, owner: Any) -> bool:
     return True
 
 
+def _digits(array: Any) -> str:
+    """What an array holds, as one object."""
+    return sys.intern(array.tobytes().hex())
+
+
+def _set_digits(array: Any, _: str, digits: str) -> None:
+    array[...] = np.frombuffer(bytes.fromhex(digits), array.dtype).reshape(array.shape)
+
+
 def _part(values: Mapping[str, Any], names: frozenset[str]) -> Members:
     return {name: values[name] for name in names & values.keys()}
 
@@ -308,8 +350,10 @@ def _slots(kind: type) -> list[str]:
 
 
 def _attributes(value: Any, slots: Sequence[str]) -> Members:
-    """All but those that Python itself adds when they are asked for."""
+    """All but those that Python itself adds to classes, functions and modules when they are asked for."""
     own = {**{name: getattr(value, name) for name in slots if hasattr(value, name)}, **getattr(value, "__dict__", {})}
+    if not isinstance(value, (type, types.FunctionType, types.ModuleType)):
+        return own
     return {name: each for name, each in own.items() if not name.startswith("__")}
 
 
@@ -347,28 +391,6 @@ def _elements(value: Any) -> tuple[Any, ...]:
     """The number comes first: where it is another one, so are the elements. A subclass of dict may make its values anew
     each time it is asked."""
     return (len(value), *value, *dict.values(value)) if isinstance(value, dict) else (len(value), *value)
-
-
-@functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> tuple[frozenset[str], ...]:
-    """Names that code mentions, its own variables (parameters, as in ``f(**vars(x))``), and texts that are names; those
-    of globals that it loads, and of those that it stores; what tells that it may ask for attributes by others."""
-    texts = frozenset(each for text in _texts(code.co_consts) for each in text.split(".") if each.isidentifier())
-    instructions = list(dis.get_instructions(code))
-    loaded, stored = (
-        frozenset(each.argval for each in instructions if each.opname in operations) for operations in (LOADS, STORES)
-    )
-    made_up = {"getattr"} if any(each.opname == "BUILD_STRING" for each in instructions) else set()
-    opens = (UNPACKING | made_up).intersection(code.co_names)
-    return frozenset(code.co_names), frozenset(code.co_varnames), texts, loaded, stored, opens
-
-
-def _texts(constants: Iterable[Any]) -> Iterator[str]:
-    for each in constants:
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, (tuple, frozenset)):
-            yield from _texts(each)
 
 
 def _is_library(name: str | None) -> bool:
