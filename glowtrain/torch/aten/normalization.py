@@ -16,6 +16,7 @@ from glowtrain.ops.normalize.batch_and_layer import (
     UnbiasedBatchNormalization,
 )
 from glowtrain.ops.normalize.group import GroupNormalization, InstanceNormalization
+from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.ops.tensor.move import reshape
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
 from glowtrain.types import DType
@@ -37,14 +38,16 @@ def batch_norm_training(
     call: AtenCall, x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, training: bool,
     momentum: float, eps: float,
 ) -> Any:  # fmt: skip
-    """The result, the running statistics, and nothing for the batch's own, which only PyTorch's gradient reads."""
+    """The result, the running statistics, through which no gradient flows, and nothing for the batch's own, which only
+    PyTorch's gradient reads."""
     scale, shift = _affine(x, weight, bias, x.shape[1:2])
     if not training:
         return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance), None, None, mean, variance
     operator = UnbiasedBatchNormalization(epsilon=eps, momentum=1 - momentum)
     y, *running = operator(x, scale, shift, mean, variance)
     types = [type_ for type_ in call.types[3:] if type_ is not None]  # f32 for halves, which PyTorch then converts
-    return y, None, None, *(as_type(each, type_.dtype) for each, type_ in zip(running, types, strict=True))
+    statistics = [StopGradient()(as_type(each, type_.dtype)) for each, type_ in zip(running, types, strict=True)]
+    return y, None, None, *statistics
 
 
 @aten("_native_batch_norm_legit_no_training.default")

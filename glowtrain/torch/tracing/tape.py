@@ -80,14 +80,22 @@ class TapedMemory:
         return [(each, each._version) for each in tensors if _has_memory(each)]
 
     def check(self, before: Sequence[tuple[torch.Tensor, int]]) -> None:
-        """Raise :class:`ModelError` where the call has written so."""
-        for tensor, version in before:
-            taped = tensor.requires_grad and torch.is_grad_enabled()
-            if tensor._version != version and not taped and _memory(tensor) in self._memory:
-                raise ModelError(
-                    "a tensor through which gradients flow is changed in place where none do (no_grad, detach): "
-                    "change a clone of it"
-                )
+        """Raise :class:`ModelError` where the call has written so. What it has written to tensors that stay off the
+        tape becomes a constant to differentiation: a functional graph knows of values alone, and these may be computed
+        from what is on the tape (under no_grad, or as running statistics)."""
+        untaped = [tensor for tensor, version in before if tensor._version != version and not _is_taped(tensor)]
+        if any(_memory(tensor) in self._memory for tensor in untaped):
+            raise ModelError(
+                "a tensor through which gradients flow is changed in place where none do (no_grad, detach): "
+                "change a clone of it"
+            )
+        if any(tensor.requires_grad for tensor, _ in before):
+            for tensor in untaped:
+                tensor.copy_(tensor.detach())
+
+
+def _is_taped(written: torch.Tensor) -> bool:
+    return bool(written.requires_grad and torch.is_grad_enabled())
 
 
 def _has_memory(tensor: Any) -> bool:

@@ -92,7 +92,7 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
 class _Gradients(TorchFunctionMode):
     """Calls of ``torch.autograd.grad`` become calls of our operator, and those of ``instead`` are replaced.
 
-    A trace forgets where ``torch.no_grad()`` was: what is computed there is detached.
+    A trace forgets where ``torch.no_grad()`` was: what is computed there is detached, and so is what is written there.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class _Gradients(TorchFunctionMode):
         self.memory.take(pytree.tree_leaves(result))
         if self.enabled:
             return result
-        written = args[0] if args else None  # what is changed in place stays the tensor that it is
-        return pytree.tree_map_only(torch.Tensor, lambda y: y if y is written else y.detach(), result)
+        given = set(map(id, leaves))  # an operand that is returned, written or not, stays the tensor that it is
+        return pytree.tree_map_only(torch.Tensor, lambda y: y if id(y) in given else y.detach(), result)
 
 
 def _asked(
