@@ -263,7 +263,7 @@ class CompiledStep:
     def _keep(self, key: Any, compiled: StepForShape) -> None:
         steps = self._states.setdefault(key, [])
         if steps:  # Python code read other values then
-            self.recompilations.read(compiled.reads.key, compiled.reads.changes(steps[-1].reads))
+            self.recompilations.read(compiled.reads.named_values, compiled.reads.changes(steps[-1].reads))
         steps.append(compiled)
         if self._compiled.put(id(compiled), compiled):
             self.recompilations.drop(self._compiled.limit)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from operator import call, is_
 from typing import Any
@@ -18,6 +19,15 @@ from glowtrain.torch.watching.walk import CONTAINERS, LONGEST, PLAIN, Members, W
 
 Started = tuple[types.CodeType, Members]
 """Code that ran, and its globals."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An object through which more is read, by the order in which such objects are read first: two names that stand for
+    one object have one place."""
+
+    kind: type
+    number: int
 
 
 class PythonReads:
@@ -33,7 +43,9 @@ class PythonReads:
         self._readers = [read for read, _ in walk.readers]
         self.values = list(chain.from_iterable(map(call, self._readers)))
         """Kept alive, as some count by identity."""
-        self._places, self._known = walk.places, walk.surroundings.known
+        self._seen, self._known = walk.seen, walk.surroundings.known
+        self._order: dict[int, int] = {}
+        """Objects that are seen through, in the order in which they are read first."""
         labels = chain.from_iterable(labels for _, labels in walk.readers)
         self.key = tuple(zip(labels, map(self._fingerprint, self.values), strict=True))
         """By value where that is plain: what is read, under labels for people."""
@@ -52,15 +64,19 @@ class PythonReads:
 
     def reaches(self, owners: Iterable[Any]) -> bool:
         """Whether these objects, modules, global names and variables are among what it reads."""
-        return all(id(owner) in self._places or id(owner) in self._known for owner in owners)
+        return all(id(owner) in self._seen or id(owner) in self._known for owner in owners)
 
     def changes(self, before: PythonReads) -> list[str]:
         """Labels of what has another value than before."""
-        return list(dict.fromkeys(label for label, _ in set(self.key) ^ set(before.key)))
+        return list(dict.fromkeys(label for label, _ in set(self.named_values) ^ set(before.named_values)))
+
+    @property
+    def named_values(self) -> list[tuple[str, Any]]:
+        """What is read under labels for people, without the objects that only lead to it."""
+        return [(label, value) for label, value in self.key if not isinstance(value, Place)]
 
     def _fingerprint(self, value: Any) -> Any:
-        """What of a value decides about the step. What can be read through it has fingerprints of its own, so that it
-        is its type and its place among all objects, which tells whether two names stand for the same one."""
+        """What of a value decides about the step. What can be read through it has fingerprints of its own."""
         if isinstance(value, PLAIN):
             return type(value), repr(value)  # -0.0 is no 0.0
         if isinstance(value, types.FunctionType):
@@ -71,7 +87,7 @@ class PythonReads:
         seen_through = hasattr(value, "__dict__") and not isinstance(value, (torch.Tensor, torch.nn.Module, type))
         if not followed and not seen_through:
             return id(value)
-        return type(value), self._places[id(value)][0] if id(value) in self._places else None
+        return Place(type(value), self._order.setdefault(id(value), len(self._order)))
 
 
 class TracedCode:

@@ -51,7 +51,7 @@ ENTRIES = frozenset({
     "__enter__", "__exit__", "__getattr__", "__setattr__",
 })  # fmt: skip
 """Methods that code calls without their names."""
-WATCHED_ELSEWHERE = frozenset({"__dict__", "__doc__", "__module__", *vars(torch.nn.Module())})
+WATCHED_ELSEWHERE = frozenset({"__dict__", "__doc__", "__module__", "__annotations__", *vars(torch.nn.Module())})
 """Modes, parameters, submodules and hooks; each attribute for itself; and what only describes."""
 LIBRARIES = frozenset({"torch", "numpy", "glowtrain", "builtins", "_pytest", *sys.stdlib_module_names})
 """What is not followed; pytest has asserts in tests call it."""
@@ -83,8 +83,8 @@ class Walk:
         """Functions whose code has not started, by the code."""
         self._owners: list[tuple[Any, str, Sequence[type]]] = []
         """Objects of which further attributes may be mentioned."""
-        self.places: dict[int, tuple[int, Any]] = {}
-        """What was reached, by identity: the how-manieth it was, and itself, so that it lives."""
+        self.seen: dict[int, Any] = {}
+        """What was reached, by identity."""
         self._queue: deque[tuple[Any, str]] = deque()
 
     def start(self, code: types.CodeType, global_names: Members) -> None:
@@ -125,8 +125,8 @@ class Walk:
             follow(value, label)
 
     def _visit(self, value: Any, label: str) -> None:
-        if not isinstance(value, PLAIN) and id(value) not in self.places:
-            self.places[id(value)] = len(self.places), value
+        if not isinstance(value, PLAIN) and id(value) not in self.seen:
+            self.seen[id(value)] = value
             self._queue.append((value, label))
 
     def _ways(self) -> Iterator[tuple[Any, Callable[[Any, str], None]]]:
@@ -221,7 +221,7 @@ class Walk:
 
     def _namespace(self, value: Any, label: str) -> None:
         if not _is_library(value.__name__ if isinstance(value, types.ModuleType) else value.__module__):
-            self._object(value, label, value.__mro__ if isinstance(value, type) else ())
+            self._object(value, label or value.__name__, value.__mro__ if isinstance(value, type) else ())
 
     def _object(self, value: Any, label: str, kinds: Sequence[type]) -> None:
         self._owners.append((value, label, kinds))
