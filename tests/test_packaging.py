@@ -96,7 +96,7 @@ def test_version(project: dict[str, Any]) -> None:
 def test_every_import_is_declared(project: dict[str, Any]) -> None:
     """The package imports the standard library, its core dependencies and its gradcheck and plot extras: no peer, but
     for PyTorch where its modules are taken, Flower for its clients, scikit-learn for its estimators, mpi4py for fleets,
-    IPython where it runs, and what servers are made of."""
+    wgpu for its backend, IPython where it runs, and what servers are made of."""
     extras = project["project"]["optional-dependencies"]
     requirements = [*project["project"]["dependencies"], *extras["gradcheck"], *extras["plot"]]
     declared = {re.split(r"[<>=~!\[ ]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
@@ -105,6 +105,7 @@ def test_every_import_is_declared(project: dict[str, Any]) -> None:
     bridges = {
         "torch": ROOT / "glowtrain" / "torch",
         "mpi4py": ROOT / "glowtrain" / "fleet",
+        "wgpu": ROOT / "glowtrain" / "backends" / "webgpu",
         "flwr": ROOT / "glowtrain" / "flower",
         "sklearn": ROOT / "glowtrain" / "sklearn",
         "IPython": ROOT / "glowtrain" / "trainer" / "live_output.py",
