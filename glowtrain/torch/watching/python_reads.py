@@ -22,7 +22,7 @@ Started = tuple[types.CodeType, Members]
 
 
 @dataclass(frozen=True)
-class Place:
+class Reference:
     """An object through which more is read, by the order in which such objects are read first: two names that stand for
     one object have one place."""
 
@@ -73,7 +73,7 @@ class PythonReads:
     @property
     def named_values(self) -> list[tuple[str, Any]]:
         """What is read under labels for people, without the objects that only lead to it."""
-        return [(label, value) for label, value in self.key if not isinstance(value, Place)]
+        return [(label, value) for label, value in self.key if not isinstance(value, Reference)]
 
     def _fingerprint(self, value: Any) -> Any:
         """What of a value decides about the step. What can be read through it has fingerprints of its own."""
@@ -87,7 +87,7 @@ class PythonReads:
         seen_through = hasattr(value, "__dict__") and not isinstance(value, (torch.Tensor, torch.nn.Module, type))
         if not followed and not seen_through:
             return id(value)
-        return Place(type(value), self._order.setdefault(id(value), len(self._order)))
+        return Reference(type(value), self._order.setdefault(id(value), len(self._order)))
 
 
 class TracedCode:
