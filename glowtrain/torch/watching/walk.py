@@ -53,7 +53,9 @@ ENTRIES = frozenset({
 """Methods that code calls without their names."""
 WATCHED_ELSEWHERE = frozenset({"__dict__", "__doc__", "__module__", "__annotations__", *vars(torch.nn.Module())})
 """Modes, parameters, submodules and hooks; each attribute for itself; and what only describes."""
-LIBRARIES = frozenset({"torch", "numpy", "glowtrain", "builtins", "_pytest", *sys.stdlib_module_names})
+LIBRARIES = frozenset(
+    {"torch", "sympy", "mpmath", "numpy", "glowtrain", "builtins", "_pytest", *sys.stdlib_module_names}
+)
 """What is not followed; pytest has asserts in tests call it."""
 TRACERS = ("torch.fx.", "torch.export.", "torch._export.")
 """What puts methods of its own into classes of modules while it traces them."""
@@ -286,7 +288,7 @@ class Walk:
     def _may_change(self, value: Any, label: str) -> None:
         """Code may change attributes of an object, a class or a module of Python, but not those of a library's."""
         if not _is_foreign(value) and not isinstance(value, torch.nn.Module):
-            slots = [] if isinstance(value, type) else [name for each in type(value).__mro__ for name in _slots(each)]
+            slots = [] if isinstance(value, type) else _slots(type(value))
             special = isinstance(value, (type, types.ModuleType, threading.local))
             # past frozen dataclasses
             ways = (setattr, delattr) if special else (object.__setattr__, object.__delattr__)
@@ -346,7 +348,9 @@ def _part(values: Mapping[str, Any], names: frozenset[str]) -> Members:
 
 
 def _slots(kind: type) -> list[str]:
-    return [name for name, member in vars(kind).items() if isinstance(member, types.MemberDescriptorType)]
+    """Those of a class that no member of a class nearer to it hides."""
+    names = dict.fromkeys(name for each in kind.__mro__ for name in vars(each))
+    return [name for name in names if isinstance(getattr(kind, name, None), types.MemberDescriptorType)]
 
 
 def _attributes(value: Any, slots: Sequence[str]) -> Members:
