@@ -9,6 +9,7 @@ from typing import Any
 from glowtrain.graph import Draw, Graph
 from glowtrain.lower.forward_updates import residuals_for
 from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget, budget_of
+from glowtrain.memory.precision import RoundedFactors
 from glowtrain.stages import Facts, Options
 
 Choice = Mapping[str, str]
@@ -23,7 +24,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "free": UNSAID, "keep": KEEP, "small": budget_of("small"), "smallest": SMALLEST,
             "70%": Budget(share=0.7), "95%": Budget(share=0.95),
         },
-        "precision": {"own": None, "bf16": "bf16"},
+        "precision": {"own": None, "bf16": RoundedFactors()},
         "residuals": {"exact": None, "bf16": "bf16"},
         "pack_variables": {"yes": True, "no": False},
         "row_major_variables": _FLAG,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.backends.discovery import backend_names
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Input
 from glowtrain.runtime import HostDevice, HostManager
 from glowtrain.types import Array, DType, TensorType
+from tests.backends import plain_backends
 
 MEANT: list[tuple[DType, list[Any]]] = [
     (gt.f32, [1.5, 2]),
@@ -52,7 +52,7 @@ def net(dtype: DType) -> Graph:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("dtype", "numbers"), MEANT)
-@pytest.mark.parametrize("backend", backend_names())
+@pytest.mark.parametrize("backend", plain_backends())
 def test_numbers_that_the_type_has(dtype: DType, numbers: list[Any], backend: str) -> None:
     expected: Array = np.array([numbers], dtype.numpy)
     np.testing.assert_array_equal(gt.compile(net(dtype), backend=backend)({"x": [numbers]})["y"], expected, strict=True)

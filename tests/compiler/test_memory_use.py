@@ -37,9 +37,9 @@ def test_every_part_is_what_an_instance_has(threads: int) -> None:
 def test_workspace_is_that_of_all_threads() -> None:
     @gt.model(x=gt.f32["batch", 512])
     def wide(x: gt.Value) -> gt.Value:
-        return gt.nn.linear(x, 700)
+        return gt.nn.linear(x, 3000)
 
-    graph = wide.bind({"batch": 200})  # with a budget, of which each call packs the weights for itself
+    graph = wide.bind({"batch": 2000})  # with a budget, of which each call packs the weights for itself
     one, three = (gt.compile(graph, threads=threads, memory="keep").memory() for threads in (1, 3))
     assert three.workspace == 3 * one.workspace > 0
     assert (three.arena, three.variables) == (one.arena, one.variables)

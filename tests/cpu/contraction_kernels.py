@@ -16,8 +16,9 @@ from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, number, pointer, zero
 from glowtrain.backends.target import Target
 
+_SERVER = Target.named("avx512")
 WIDTHS = {
-    "512": replace(Target.host(), vector_bits=512, vector_registers=32),
+    "512": replace(Target.host(), vector_bits=512, vector_registers=32, l1=_SERVER.l1, l2=_SERVER.l2),
     "256": Target.named("avx2"),
     "128": Target.named("sse4"),
     "scalar": Target.named("scalar"),

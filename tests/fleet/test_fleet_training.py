@@ -55,7 +55,7 @@ def examples(model, count, seed=0):
 
 
 def trainer(name="dropped", optimizer="clipped", loss=None, **settings):
-    fleet = settings.pop("fleet", FleetSpec(SHARDS, bucket=settings.pop("bucket", "4MB")))
+    fleet = settings.pop("fleet", FleetSpec(SHARDS, bucket=settings.pop("bucket", "1MB")))
     model = MODELS[name] if isinstance(name, str) else name
     return gt.Trainer(model, loss or "softmax_cross_entropy", OPTIMIZERS[optimizer](), fleet=fleet, **settings)
 
