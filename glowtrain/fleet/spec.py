@@ -48,7 +48,7 @@ class FleetSpec:
         True,
         "Send gradients that are complete while the backward part of the step goes on.",
         "Results are the same to the bit.",
-        flag="--overlap/--no-overlap",
+        flag="--overlap/--wait",
         panel=FLEET,
     )
     sharded_optimizer: bool = setting(

@@ -59,7 +59,7 @@ def alone(tmp_path_factory):
         (3, ()),
         (4, ()),
         (2, ("--fleet-bucket", "16KB")),
-        (2, ("--fleet-bucket", "16KB", "--no-overlap")),
+        (2, ("--fleet-bucket", "16KB", "--wait")),
     ],
 )
 def test_launched_ranks_train_the_model_of_one_process(alone, tmp_path, ranks, options):
