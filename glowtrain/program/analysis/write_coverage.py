@@ -45,6 +45,24 @@ def covered(buffer: Buffer, stores: Iterable[Written], *, unknown: bool = False,
     return mask
 
 
+def covers(buffer: Buffer, stores: Iterable[Written]) -> bool:
+    """Whether the stores write every element of the buffer. A single store of all, the usual one, is told from its
+    subscripts, which takes no memory."""
+    known = [(store, around) for store, around in stores if store.buffer is buffer]
+    return any(_is_whole(store, around) for store, around in known) or bool(covered(buffer, known).all())
+
+
+def _is_whole(store: Store, around: Sequence[Index]) -> bool:
+    """Whether each subscript is a loop of its own over the whole axis."""
+    subscripts = [each for each in store.index if isinstance(each, Index) and each in around]
+    extents = tuple(each.extent for each in subscripts)
+    return (
+        len(set(subscripts)) == len(store.index)
+        and extents == store.buffer.shape
+        and all(index.extent for index in around)
+    )
+
+
 def _always(shape: Shape, store: Store, around: Sequence[Index], unknown: bool, trip: Trip) -> Array:
     """What a store writes for each value of the indices that neither its loops nor ``trip`` bind."""
     facts = VectorFacts()
@@ -64,7 +82,7 @@ def overwrites(leaf: Instruction) -> frozenset[Buffer]:
     it."""
     read = set(leaf.reads)
     candidates = [b for b in leaf.writes if b.kind == "activation"]
-    return frozenset(b for b in candidates if _first_is_store(leaf.nests, b, read) and covered(b, leaf.stores()).all())
+    return frozenset(b for b in candidates if _first_is_store(leaf.nests, b, read) and covers(b, leaf.stores()))
 
 
 def _first_is_store(body: Sequence[Statement], buffer: Buffer, read: set[Buffer]) -> bool:
@@ -76,7 +94,7 @@ def _first_is_store(body: Sequence[Statement], buffer: Buffer, read: set[Buffer]
         if buffer in kernel.reads:
             return False
         if buffer in kernel.writes:
-            return bool(covered(buffer, stores_of(body[: position + 1])).all())
+            return covers(buffer, stores_of(body[: position + 1]))
     return False
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from glowtrain.loops import Buffer, Written
 from glowtrain.memo import memoized
-from glowtrain.program.analysis.write_coverage import covered
+from glowtrain.program.analysis.write_coverage import covers
 from glowtrain.program.memory.affinity import move_for_affinity
 from glowtrain.program.memory.packing import best_fit, pack, peak, plainly_exceeds
 from glowtrain.program.memory.packing_search import Item
@@ -127,7 +127,7 @@ def _carries(body: Sequence[Instruction], buffer: Buffer, before: Sequence[Writt
     stores = list(before)
     for instruction in body:
         if buffer in instruction.reads:
-            if covered(buffer, stores).all():
+            if covers(buffer, stores):
                 return False
             if instruction.is_leaf or _carries(instruction.children, buffer, stores):
                 return True
