@@ -46,7 +46,7 @@ class FleetSpec:
     )
     overlap: bool = setting(
         True,
-        "Send gradients that are complete while the backward part of the step goes on.",
+        "Send gradients that are complete while the backward part of the step goes on, or wait for all of it.",
         "Results are the same to the bit.",
         flag="--overlap/--wait",
         panel=FLEET,

@@ -75,9 +75,10 @@ class Walk:
         self._looked_for: set[str] = set()
         """Attributes that an object need not have: code asks whether it does (``hasattr``), or calls a method of its
         class, which they hide."""
-        self._all = False
-        """Whether code may ask for attributes by other names, which it makes up."""
+        self._makes_up_names = False
+        """Whether code may ask for attributes by names that do not stand in it."""
         self._keeping: dict[int, bool] = {}
+        """Whether classes keep values under made-up names."""
         self._members: set[tuple[int, str]] = set()
         """Members of classes, and attributes of objects, that are watched."""
         self._started: set[int] = set()
@@ -96,7 +97,7 @@ class Walk:
         if not _is_library(global_names.get("__name__")):
             mentioned, opens = mentioned | names.own, bool(names.opens)
             self._looked_for |= names.texts
-            self._all |= opens
+            self._makes_up_names |= opens
             self._globals(global_names, names)
         self._started.add(id(code))
         for function in self._waiting.pop(id(code), ()):
@@ -136,7 +137,7 @@ class Walk:
         yield (torch.Tensor, *INERT), lambda *_: None
         yield types.FunctionType, self._function
         yield types.MethodType, lambda value, label: self._each((value.__func__, value.__self__), label)
-        yield (attrgetter, methodcaller), lambda value, _: self._mention(parts_of(value.__reduce__()[1][:1]))
+        yield (attrgetter, methodcaller), self._getter
         yield types.BuiltinMethodType, lambda value, label: self._given((value.__self__,), label)
         yield CACHED, self._cached
         yield functools.partial, self._partial
@@ -163,6 +164,10 @@ class Walk:
         for value in values:
             self.surroundings.add_container(label, value)
             self._visit(value, label)
+
+    def _getter(self, value: Any, _: str) -> None:
+        """The names that a getter was made of; a ``methodcaller`` has arguments, too."""
+        self._mention(parts_of(each for each in value.__reduce__()[1] if isinstance(each, str)))
 
     def _partial(self, value: functools.partial[Any], label: str) -> None:
         parts = (value.func, *value.args, *value.keywords.values())
@@ -196,13 +201,11 @@ class Walk:
         self._watch(lambda: (function.__wrapped__,), [label])
 
     def _module(self, module: torch.nn.Module, label: str) -> None:
-        self.surroundings.modules.take(module, label or type(module).__name__)
+        label = label or type(module).__name__
+        self.surroundings.modules.take(module, label)
         kinds = type(module).__mro__
-        self._object(module, label or type(module).__name__, kinds[: kinds.index(torch.nn.Module)])
-        self._each(
-            chain(module._forward_pre_hooks.values(), module._forward_hooks.values()),
-            f"hooks of {label or type(module).__name__}",
-        )
+        self._object(module, label, kinds[: kinds.index(torch.nn.Module)])
+        self._each(chain(module._forward_pre_hooks.values(), module._forward_hooks.values()), f"hooks of {label}")
         self._each(module._modules.values(), "")
 
     def _container(self, value: Any, label: str) -> None:
@@ -265,7 +268,7 @@ class Walk:
         """Whether code may ask an object for attributes of any name."""
         if _is_foreign(value) or len(own) > LONGEST:
             return False
-        return self._all or any(map(self._keeps_values, kinds))
+        return self._makes_up_names or any(map(self._keeps_values, kinds))
 
     def _keeps_values(self, kind: type) -> bool:
         """Whether a class has descriptors of a person's, which keep values under names that they make up."""
