@@ -21,7 +21,8 @@ from glowtrain.torch.dtypes import OURS, THEIRS
 from glowtrain.torch.memory import array_of, check_device
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.tracing.trace import MODULE, Computation, Trace, name_in_module, traced
+from glowtrain.torch.tracing.computation import MODULE, Computation, name_in_module
+from glowtrain.torch.tracing.trace import Trace, traced
 from glowtrain.torch.watching.python_reads import TracedCode
 from glowtrain.types import Array, Spec, type_of
 

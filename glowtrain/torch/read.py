@@ -21,8 +21,9 @@ from glowtrain.torch.aten import TABLE, AtenCall
 from glowtrain.torch.dtypes import OURS
 from glowtrain.torch.memory import array_of
 from glowtrain.torch.random_state import Draws
+from glowtrain.torch.tracing.computation import GRADIENT
 from glowtrain.torch.tracing.source_locations import module_path, source_line
-from glowtrain.torch.tracing.trace import FIXED, GRADIENT, Trace, name_of
+from glowtrain.torch.tracing.trace import FIXED, Trace, name_of
 
 SAID = {"_local_scalar_dense.default": ".item()"}
 """What a module calls, by the operator that it becomes, where one does not tell the other."""

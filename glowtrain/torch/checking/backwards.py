@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.gradcheck.models.model import is_kink, scale_of, slopes_along
 from glowtrain.torch.checking.eager import Eager, double_precision, is_float
+from glowtrain.torch.tracing.computation import MODULE
 from glowtrain.torch.tracing.source_locations import present_line
-from glowtrain.torch.tracing.trace import MODULE
 from glowtrain.types import Array
 
 DIRECTIONS = 3

@@ -26,8 +26,9 @@ from glowtrain.torch.module import (
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
 from glowtrain.torch.steps.loss import check_loss, check_loss_function
+from glowtrain.torch.tracing.computation import MODULE, Computation
 from glowtrain.torch.tracing.source_locations import source_location
-from glowtrain.torch.tracing.trace import MODULE, Computation, traced
+from glowtrain.torch.tracing.trace import traced
 
 LossFunction = Callable[..., Any]
 TARGET = "target"

@@ -22,8 +22,9 @@ from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.memory import check_memory, overlap, row_major
 from glowtrain.torch.random_state import RandomKey
 from glowtrain.torch.read import check_shapes, read
+from glowtrain.torch.tracing.computation import Computation
 from glowtrain.torch.tracing.replay import check_calls, replay
-from glowtrain.torch.tracing.trace import Computation, Trace, traced
+from glowtrain.torch.tracing.trace import Trace, traced
 
 Tensors = Sequence[torch.Tensor]
 View = Callable[[torch.Tensor], torch.Tensor]

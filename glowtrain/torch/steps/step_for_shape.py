@@ -38,9 +38,10 @@ from glowtrain.torch.read import read
 from glowtrain.torch.steps.loss import check_loss
 from glowtrain.torch.steps.optimizers import PARAMETERS, GroupedUpdates
 from glowtrain.torch.tracing.attributes import Assigned
+from glowtrain.torch.tracing.computation import MODULE, Computation
 from glowtrain.torch.tracing.packed import LengthUse, length_uses
 from glowtrain.torch.tracing.source_locations import warn_caller
-from glowtrain.torch.tracing.trace import MODULE, Computation, differentiates, traced
+from glowtrain.torch.tracing.trace import differentiates, traced
 from glowtrain.torch.watching.python_reads import PythonReads, TracedCode
 from glowtrain.types import Array
 
