@@ -28,6 +28,7 @@ from glowtrain.bundles.verify.example_runner import parsed
 from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
 from glowtrain.graph import Value
 from glowtrain.lower.forward_updates import residuals_for
+from glowtrain.memory.precision import RoundedFactors
 from glowtrain.presentation.messages import plural
 from glowtrain.stages import Options
 from tests.bundles.in_process import contents
@@ -99,7 +100,7 @@ def options_of(model: str, target: Target) -> Options:
     options = Options(facts=Cpu(target, cache=None).facts, fixed_point=model.endswith("integers only"))
     if "residuals" in model:
         return replace(options, residuals=residuals_for(MODELS[model]().graphs[STEP], "bf16"))
-    return replace(options, precision="bf16") if "products" in model else options
+    return replace(options, precision=RoundedFactors()) if "products" in model else options
 
 
 def here(machine: Machine, model: str) -> BitTrace:
