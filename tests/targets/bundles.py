@@ -1,6 +1,6 @@
 """Bundles of small networks, run on emulated processors by a program without a C library.
 
-By hand, for the table of README: python -m tests.targets.bundles
+By hand, for the table of docs/bundles.md: python -m tests.targets.bundles
 """
 
 from __future__ import annotations
