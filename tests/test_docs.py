@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import runpy
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -75,3 +76,9 @@ def test_examples_are_found_and_can_fail() -> None:
     assert [example.source for example in test.examples] == ["x = 1\n", "x + 1\n"]
     assert [example.lineno for example in test.examples] == [3, 9]
     assert doctest.DocTestRunner(verbose=False).run(test, out=lambda _: None).failed == 1
+
+
+def test_the_drawing_of_the_rooms_is_that_of_the_code() -> None:
+    """``python docs/site/rooms.py`` draws it anew."""
+    rooms = runpy.run_path(str(ROOT / "docs" / "site" / "rooms.py"))
+    assert rooms["PICTURE"].read_text(encoding="utf-8") == rooms["drawing"]()
