@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from glowtrain.errors import DeviceError, InputError, ProvisionError
 from glowtrain.graph import Graph
 from glowtrain.presentation.messages import plural
+from glowtrain.runtime.deadline import NEVER
 from glowtrain.runtime.device.device_manager import DeviceManager
 from glowtrain.runtime.models import Model, ServedModel, Terms, prepared
 from glowtrain.runtime.network import Network, Service
 from glowtrain.runtime.observation.trace import RuntimeTrace
 from glowtrain.runtime.placement.provisioner import Provisioner
 from glowtrain.runtime.placement.replica import Replica
+from glowtrain.runtime.retiring import leave
 from glowtrain.runtime.signature import NetworkSignature
 from glowtrain.runtime.warm_up import DependentRowsError, warm_up
 
@@ -43,6 +45,18 @@ class Adding:
     def __init__(self, provisioner: Provisioner, trace: RuntimeTrace | None) -> None:
         self._provisioner = provisioner
         self._trace = trace
+
+    def networks(self, new: Sequence[NewNetwork]) -> list[Network]:
+        """All of them or none: where one cannot be made, those before it leave the devices. Raises as :meth:`network`
+        does."""
+        made: list[Network] = []
+        with ExitStack() as undo:
+            for each in new:
+                network = self.network(each)
+                undo.callback(leave, network.replicas, NEVER)
+                made.append(network)
+            undo.pop_all()
+        return made
 
     def network(self, new: NewNetwork) -> Network:
         """A network that is placed, and has run. Where the first axis of a bound graph turns out not to be one of

@@ -123,19 +123,52 @@ class HostManager:
         service = Service(max_delay=seconds("max_delay", max_delay), queue=count("queue", queue))
         managers, replicas = self._chosen(devices), count("replicas", replicas)
         text("a network's name", name), text("a version", version)
-        with self._registry.adding(name, version, replace=replace):
-            terms = Terms(max_batch, batch_sizes, dims, partition)
-            network = self._adding.network(NewNetwork(name, version, model, terms, service, managers, replicas, accept))
-            self._register(network)
-        return network
+        terms = Terms(max_batch, batch_sizes, dims, partition)
+        new = NewNetwork(name, version, model, terms, service, managers, replicas, accept)
+        return self._added([new], replace=replace)[0]
 
-    def _register(self, network: Network) -> None:
-        """Have a network found by its name; the one whose place it takes leaves, or it does, where all is closed."""
-        replaced = self._registry.add(network)
-        if replaced is not None:
-            self._retiring.retire(replaced, "it was replaced", drain=True, deadline=Deadline(None))
+    def put_versions(
+        self,
+        name: str,
+        models: Mapping[str, Model],
+        *,
+        max_batch: int | None = None,
+        batch_sizes: Sequence[int] | None = None,
+        max_delay: float = 0.0,
+        queue: int = 256,
+        replicas: int = 1,
+        accept: Accept | None = None,
+    ) -> list[Network]:
+        """Add several versions of a network, or replace those that are there: all of them or none. Requests are
+        answered by what was there until every version is ready. Options and errors are those of :meth:`add_network`;
+        after an error everything is as it was."""
+        self._check_thread("put_versions")
+        service = Service(max_delay=seconds("max_delay", max_delay), queue=count("queue", queue))
+        managers, terms, replicas = self._chosen(None), Terms(max_batch, batch_sizes), count("replicas", replicas)
+        text("a network's name", name), [text("a version", version) for version in models]
+        new = [
+            NewNetwork(name, version, model, terms, service, managers, replicas, accept)
+            for version, model in models.items()
+        ]
+        return self._added(new, replace=True)
+
+    def _added(self, new: Sequence[NewNetwork], *, replace: bool) -> list[Network]:
+        """Networks that have been made and are found by their names from now on: all of them or none."""
+        with ExitStack() as names:
+            for each in new:
+                names.enter_context(self._registry.adding(each.name, each.version, replace=replace))
+            networks = self._adding.networks(new)
+            self._register(networks)
+        return networks
+
+    def _register(self, networks: Sequence[Network]) -> None:
+        """Have networks found by their names; those whose places they take leave, or they do, where all is closed."""
+        replaced = [self._registry.add(network) for network in networks]
+        for old in filter(None, replaced):
+            self._retiring.retire(old, "it was replaced", drain=True, deadline=Deadline(None))
         if (closed := self._registry.closed) is not None:
-            self._retiring.retire(network, closed, drain=False, deadline=Deadline(None))
+            for network in networks:
+                self._retiring.retire(network, closed, drain=False, deadline=Deadline(None))
             self._registry.check_open()
 
     def add_training(

@@ -66,22 +66,20 @@ class ServingHost(Protocol):
         ``quick`` seconds may run in this thread. Raises :class:`InputError`, :class:`RequestError`."""
         ...
 
-    def add_network(
+    def put_versions(
         self,
         name: str,
-        model: Graph | Template,
+        models: Mapping[str, Graph | Template],
         *,
-        version: str,
         max_batch: int | None = None,
         batch_sizes: Sequence[int] | None = None,
         max_delay: float = 0.0,
         queue: int = 256,
         replicas: int = 1,
-        replace: bool = False,
         accept: Callable[[TensorSpecs], None] | None = None,
-    ) -> ServedNetwork:
-        """Load a version; with ``replace`` it may take the place of itself. What ``accept`` raises for what it takes
-        and gives is raised before that. See :meth:`glowtrain.runtime.HostManager.add_network`."""
+    ) -> Sequence[ServedNetwork]:
+        """Load versions, all of them or none; they may take the places of those that are there. What ``accept`` raises
+        for what one takes and gives is raised before that. See :meth:`glowtrain.runtime.HostManager.put_versions`."""
         ...
 
     def remove_network(self, name: str, version: str | None = None) -> None:

@@ -37,7 +37,7 @@ Source = Callable[[], Graph | Template]
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How a model is served; :meth:`glowtrain.runtime.HostManager.add_network` says what they mean.
+    """How a model is served; :meth:`glowtrain.runtime.HostManager.put_versions` says what they mean.
 
     ``max_delay`` is in milliseconds here; ``dims`` binds dimensions of the folder's files when they are read.
     """
@@ -50,7 +50,7 @@ class ModelOptions:
     dims: Mapping[str, int] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of ``add_network``."""
+        """The arguments of ``put_versions``."""
         said = {name: value for name, value in vars(self).items() if name != "dims"}
         return {**said, "max_delay": self.max_delay / 1000}
 
@@ -131,13 +131,14 @@ class Repository:
                 self._set(name, version, LOADING)
             try:
                 models = {version: _read(source) for version, source in sources.items()}
-                for version, model in models.items():
-                    self._put(name, version, model, options)
+                self._host.put_versions(name, models, accept=_check_types, **options.arguments())
             except BaseException as error:
                 self._failed(name, sources, error)
                 if isinstance(error, BindingError):
                     raise BindingError(f"{error}; here by --dims NAME=N, or by dims in {CONFIG}") from None
                 raise
+            for version in sources:
+                self._set(name, version, READY)
             for version in self._loaded(name) - sources.keys():
                 self._take_out(name, version)
             self._states = {key: each for key, each in self._states.items() if key[0] != name or key[1] in sources}
@@ -151,11 +152,6 @@ class Repository:
         if self._folder is None or name not in [path.name for path in _folders(self._folder)]:
             raise UnknownNetworkError(f"the repository has no model {name!r}; it has {listed(self._names())}")
         return _configured(self._folder / name, self._options)
-
-    def _put(self, name: str, version: str, model: Graph | Template, options: ModelOptions) -> None:
-        arguments = options.arguments()
-        self._host.add_network(name, model, version=version, replace=True, accept=_check_types, **arguments)
-        self._set(name, version, READY)
 
     def _failed(self, name: str, versions: Iterable[str], error: BaseException) -> None:
         """Say so of those that were being loaded. Those that are served stay so."""

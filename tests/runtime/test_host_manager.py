@@ -255,3 +255,17 @@ def test_examples_that_see_each_other_are_not_joined(sizes: list[int]) -> None:
             host.add_network("net", beside_the_largest, batch_sizes=sizes)
         network = host.add_network("net", beside_the_largest.bind({"batch": 2}))
         assert network.sizes == ()
+
+
+def test_versions_are_put_all_or_none() -> None:
+    """Those that were made before the one that cannot be leave their devices."""
+    with HostManager([ScriptedDevice()]) as host:
+        host.put_versions("net", {"1": triple, "2": triple})
+        (before,) = host.status()
+        with pytest.raises(InputError, match="the examples beside it"):
+            host.put_versions("net", {"1": triple, "3": triple, "2": beside_the_largest})
+        assert host.status()[0].used == before.used
+        assert [network.version for network in host.networks()] == ["1", "2"]
+        host.put_versions("net", {"3": triple})
+        assert host.status()[0].used > before.used
+        assert host.network("net").version == "3"

@@ -146,9 +146,10 @@ class FakeHost:
         self.came.release()
         return asked.future
 
-    def add_network(self, name: str, model: Any, *, version: str, replace: bool = False, **options: Any) -> FakeNetwork:
-        self.known.append(FakeNetwork(name, version))
-        return self.known[-1]
+    def put_versions(self, name: str, models: Mapping[str, Any], **options: Any) -> list[FakeNetwork]:
+        added = [FakeNetwork(name, version) for version in models]
+        self.known += added
+        return added
 
     def remove_network(self, name: str, version: str | None = None) -> None:
         self.known = [each for each in self.known if (each.name, each.version) != (name, version)]

@@ -318,3 +318,32 @@ def test_what_takes_a_models_place_is_looked_at_before() -> None:
         assert host.run_sync("double", {"x": np.ones((1, 4), np.float32)})["y"][0, 0] == 2.0
         (state,) = repository.index()
         assert (state.state, "loading anew failed" in state.reason) == ("READY", True)
+
+
+def test_versions_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
+    """Version 2 can be read, and turns out while it is put onto a device not to be one for batches."""
+    for version in ("1", "2"):
+        put(tmp_path, "double", version)
+    config(tmp_path, "double", "versions = [1, 2]")
+    with served(tmp_path) as (service, repository), running(service, repository) as server:
+        shutil.rmtree(tmp_path / "double" / "1")
+        put(tmp_path, "double", "1", factor=100.0)
+        put(tmp_path, "double", "3", factor=3.0)
+        gt.save(beside_the_others, tmp_path / "double" / "2" / "model.onnx")
+        config(tmp_path, "double", "versions = [1, 2, 3]")
+        with pytest.raises(InputError, match="depends on the examples beside it"):
+            repository.load("double")
+        with over_http.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+            given = over_http.InferInput("x", [1, 4], "FP32")
+            given.set_data_from_numpy(np.ones((1, 4), np.float32))
+            for version in ("1", "2", ""):
+                answer = client.infer("double", [given], version)
+                np.testing.assert_array_equal(answer.as_numpy("y"), np.full((1, 4), 2.0))
+            assert answer.get_response()["model_version"] == "2"
+        states = {state.version: state.state for state in repository.index()}
+        assert states == {"1": "READY", "2": "READY", "3": "UNAVAILABLE"}
+
+
+@gt.model(x=gt.f32["batch", 4])
+def beside_the_others(x: Any) -> Any:
+    return {"y": x - gt.ops.ReduceMax((0,))(x), "z": x}
