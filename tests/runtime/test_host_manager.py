@@ -10,7 +10,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.errors import DeadlineError, InputError, QueueFullError
-from glowtrain.graph import Value
+from glowtrain.graph import Template, Value
 from glowtrain.runtime import HostManager, watch
 from tests.runtime.devices import Gate, ScriptedDevice, ask, rows, triple, tripled
 
@@ -255,6 +255,52 @@ def test_examples_that_see_each_other_are_not_joined(sizes: list[int]) -> None:
             host.add_network("net", beside_the_largest, batch_sizes=sizes)
         network = host.add_network("net", beside_the_largest.bind({"batch": 2}))
         assert network.sizes == ()
+
+
+@gt.model(x=gt.u8["batch", 4])
+def beside_the_largest_byte(x: Value) -> dict[str, Value]:
+    """Nobody sees it as long as all images are of zeros and ones."""
+    numbers = gt.ops.Cast(gt.f32)(x)
+    return {"y": numbers / gt.ops.ReduceMax((0, 1))(numbers)}
+
+
+@gt.model(x=gt.f32["batch", 1])
+def where_one_is_large(x: Value) -> dict[str, Value]:
+    return {"y": x + gt.ops.Cast(gt.f32)(gt.ops.ReduceMax((0,))(x) > 5.0)}
+
+
+@gt.model(x=gt.f32["batch", 3])
+def numbered(x: Value) -> dict[str, Value]:
+    return {"y": x + gt.ops.CumSum(0)(x * 0.0 + 1.0)}
+
+
+@gt.model(x=gt.f32["batch", 3])
+def counted(x: Value) -> dict[str, Value]:
+    return {"y": x * gt.ops.ReduceSum((0,))(x * 0.0 + 1.0)}
+
+
+@gt.model(x=gt.f32["batch", 3])
+def noisy(x: Value) -> dict[str, Value]:
+    return {"y": x + gt.ops.RandomNormalLike(seed=3.0)(x)}
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        (beside_the_largest_byte, "the examples beside it"),
+        (where_one_is_large, "the examples beside it"),
+        (numbered, "where in its batch it is"),
+        (counted, "how many there are in its batch"),
+        (noisy, "where in its batch it is"),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_examples_that_see_their_batch_are_not_joined(model: Template, what: str) -> None:
+    with HostManager() as host:
+        with pytest.raises(InputError, match=f"depends on {what}"):
+            host.add_network("net", model)
+        assert host.networks() == []
+        host.add_network("net", model, max_batch=1)
 
 
 def test_versions_are_put_all_or_none() -> None:
