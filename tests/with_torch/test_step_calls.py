@@ -8,7 +8,7 @@ import multiprocessing
 import sys
 import warnings
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -288,6 +288,29 @@ def test_threads_take_turns() -> None:
     assert len(set(losses)) == 200
     assert max(losses) < 10
     assert float(optimizer.state[module[0].weight]["step"]) == 201
+
+
+def test_a_step_waits_while_another_thread_traces_its_module() -> None:
+    """Its parameters have stand-ins then, without memory to look at."""
+    module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.Adam(module.parameters(), 0.0)
+    step = gtt.compile_step(module, mse_loss, optimizer)
+    of_part = gtt.compile_step(module[:1], mse_loss, torch.optim.SGD(module[0].parameters(), 0.0))
+    x, y, others, pool = torch.ones(4, 6), torch.zeros(4, 3), list[torch.Tensor](), ThreadPoolExecutor(1)
+    step(x, y)
+
+    def beside() -> None:
+        others.extend([step(x, y), of_part(x, torch.zeros(4, 8))])
+
+    def loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        wait([pool.submit(beside)], timeout=0.5)
+        return mse_loss(scores, target)
+
+    with pool:
+        found = gtt.compile_step(module, loss, optimizer)(x, y)
+    again, part = others[:2]
+    assert found == again == step(x, y)
+    torch.testing.assert_close(part, module[0](x).square().mean().detach())
 
 
 def _train(step: gtt.CompiledStep, batch: Batch, queue: Any) -> None:

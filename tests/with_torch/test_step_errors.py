@@ -203,3 +203,36 @@ def test_operands_of_two_types_say_which() -> None:
     )
     assert "its operands are f64[8,4] (input0), f32[3,4] (weight), f32[3] (bias): convert one, as x.float()" in said
     assert "Gemm" not in said
+
+
+def test_what_belongs_to_no_step_says_what_to_do() -> None:
+    """A generator, a teacher that the loss averages, another step, and the same step."""
+    module, teacher = nn.Linear(4, 3), nn.Linear(4, 3).requires_grad_(False)
+    other = compiled(nn.Linear(4, 3), mse_loss)
+    generator = torch.Generator().manual_seed(1)
+
+    def noisy(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return mse_loss(y + torch.randn(3, generator=generator), target)
+
+    def averaging(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            teacher.weight.lerp_(module.weight, 0.1)
+        return mse_loss(y, target)
+
+    def nested(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return mse_loss(y, target) + other(torch.ones(8, 4), target)
+
+    def again(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return mse_loss(y, target) + itself(y, target)
+
+    x, y = torch.ones(8, 4), torch.zeros(8, 3)
+    for loss, words in (
+        (noisy, "draws from a torch.Generator"),
+        (averaging, "do it between calls"),
+        (nested, "cannot be part of what is traced"),
+    ):
+        assert words in refusal(lambda: compiled(module, loss)(x, y))  # noqa: B023
+    itself = compiled(module, again)
+    assert "cannot be part of what is traced" in refusal(lambda: itself(x, y))
+    assert teacher.weight.isfinite().all()
+    assert other(x, y) > 0

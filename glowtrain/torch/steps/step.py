@@ -11,6 +11,8 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
+from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
+from torch._dynamo.convert_frame import compile_lock
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
@@ -99,7 +101,8 @@ class CompiledStep:
         self._reached: tuple[str, ...] = ()
         """The parameters for which the calls that wait have gradients."""
         self._turn = RLock()
-        """One thread runs a step at a time."""
+        """One thread runs a step at a time. PyTorch's lock of traces is taken after it: while one is made, modules have
+        stand-ins for their tensors, which no step must look at, nor must two share an optimizer's state then."""
         renew_in_children(self)
         self.recompile()
         self.optimizer.register_load_state_dict_post_hook(_Recompiling(self))
@@ -109,7 +112,7 @@ class CompiledStep:
 
         A step does so on its own where parameters were replaced or moved, or the optimizer's state was loaded.
         """
-        with self._turn:
+        with self._turn, compile_lock:
             self._recompile()
 
     def renew(self) -> None:
@@ -150,7 +153,7 @@ class CompiledStep:
     def flush(self) -> int:
         """Make the update of the calls that wait, if any do, of the mean of their gradients: behind an epoch whose
         batches are no multiple of ``accumulate``. How many calls these were."""
-        with self._turn:
+        with self._turn, compile_lock:
             if pending := self.pending:
                 if not self.watch.unchanged:
                     self._recompile_as(self.watch.reason)
@@ -188,13 +191,15 @@ class CompiledStep:
         return time.perf_counter() - began, native
 
     def _run(self, batch: Sequence[Any], run: Callable[[StepForShape, Sequence[Any]], Result]) -> Result:
+        if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:  # whose turn it is may wait for this trace
+            raise InputError("a compiled step cannot be part of what is traced, of another step's loss say: call both")
         with self._turn:
-            compiled, leaves = self._for(batch)
-            if self.spec.accumulate > 1 and compiled.updates.reached != self._reached:
-                self._begin_window(compiled.updates.reached)
-            result = run(compiled, leaves)
-            compiled.leave_values()
-            return result
+            with compile_lock:
+                compiled, leaves = self._for(batch)
+                if self.spec.accumulate > 1 and compiled.updates.reached != self._reached:
+                    self._begin_window(compiled.updates.reached)
+                compiled.leave_values()  # as eager code does, before its optimizer reads a learning rate
+            return run(compiled, leaves)
 
     def _begin_window(self, reached: tuple[str, ...]) -> None:
         """Raise :class:`InputError` where a call has gradients for other parameters than those whose update waits."""

@@ -173,6 +173,11 @@ def _untraceable(error: Exception) -> str:
         return f"{failed}: it asks for the elements of a tensor, which has none yet in a trace. {FIXED}"
     if "exported program constant" in first:
         return f"{failed}: use .detach() in place of .data, and torch.autograd.grad in place of .backward()"
+    if "is mutated in the forward method" in first:
+        return (
+            f"{failed}: a tensor that belongs to no module of the computation is changed in place (an average of the "
+            "weights, say): do it between calls, or make its module a part of the module, or of a loss that is one"
+        )
     if "leaf Variable that requires grad" in first:
         return f"{failed}: a tensor that requires a gradient is changed in place: make a new one of it"
     if first.startswith("aten."):
@@ -239,6 +244,11 @@ def _trace(program: ExportedProgram) -> Trace:
             continue
         if spec.target not in held:
             raise ModelError(f"the module reads {spec.target or spec.arg.name!r}, which is no tensor")
+        if isinstance(held[spec.target], torch.Generator):
+            raise ModelError(
+                "the module or the loss draws from a torch.Generator, which compiled code has not: leave generator= "
+                "out, or draw outside and pass tensors"
+            )
         tensors[spec.arg.name] = held[spec.target]
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             names[spec.arg.name] = spec.target
