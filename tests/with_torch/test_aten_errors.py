@@ -78,6 +78,15 @@ def test_what_depends_on_elements_is_refused(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(("count", "correction"), [(1, 2), (3, 3), (2, 4.5)])
+def test_variances_of_too_few_elements_are_refused(count: int, correction: float) -> None:
+    """They are infinite, with gradients that need not be. That of one element, with the usual correction, is NaN."""
+    gt.from_torch(Layer(lambda h: torch.std(h[:, :1], 1)), torch.zeros(4, 3), dims={})
+    message = refused(Layer(lambda h: torch.std(h[:, :count], 1, correction=correction)), torch.zeros(4, 3))
+    assert f"a variance of {count} elements with correction={correction:g}" in message
+    assert FILE in message
+
+
 def test_a_mask_that_sets_several_values_is_refused() -> None:
     def put(h: torch.Tensor) -> torch.Tensor:
         copy = h.clone()

@@ -58,6 +58,11 @@ FUNCTIONS: dict[str, Function] = {
     "detached, and not": lambda p: p.detach() + p.round(),
     "without gradients": without_gradients,
     "position": lambda p: p.argmax().float(),
+    "norm of order 0": lambda p: torch.linalg.vector_norm(p, 0),
+    "older norm of order 0": lambda p: p.norm(0, dim=0),
+    "distance of order 0": lambda p: torch.dist(p, torch.ones(4), 0),
+    "distances of order 0": lambda p: nn.functional.pairwise_distance(p[:, None], torch.ones(4, 1), 0.0),
+    "norm of order 1": lambda p: torch.linalg.vector_norm(p, 1),
     "rounded, to an integer": lambda p: p.int().float(),
 }
 

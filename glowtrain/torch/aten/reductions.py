@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from glowtrain.errors import ModelError
 from glowtrain.graph import Graph, Input, Value, constant
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.arithmetic import Abs, Pow, Sqrt
@@ -163,6 +164,11 @@ def _variance(x: Value, dim: Dims, correction: float, keepdim: bool) -> Value:
     count = 1
     for axis in axes_of(x, dim):
         count *= x.shape[axis]
+    if 0 < count <= correction != 1:
+        raise ModelError(
+            f"a variance of {count} elements with correction={correction:g} is infinite, and PyTorch's gradients of it "
+            "are of no formula: the correction must be less than the number of elements"
+        )
     squares = reduced(reduction.ReduceSumSquare, centered, dim, keepdim)
     return squares * (1.0 / max(count - correction, 0)) if count > correction else squares / constant(0.0, x.dtype)
 

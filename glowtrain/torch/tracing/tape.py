@@ -17,6 +17,11 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.errors import ModelError
 
+NORMS = {
+    "LinalgVectorNormBackward0": "_saved_ord",
+    **dict.fromkeys(["NormBackward0", "NormBackward1", "DistBackward0"], "_saved_p"),
+}
+"""Nodes of PyTorch's tape, and what they call the order of a norm."""
 Names = frozenset[Any]
 NO_NAMES: Names = frozenset()
 
@@ -116,8 +121,14 @@ def _leaves(result: Any, cut: str | None) -> list[torch.Tensor]:
     seen, left = {result.grad_fn}, [result.grad_fn]
     while left:
         node = left.pop()
-        if cut is None or cut not in node.name():
+        if (cut is None or cut not in node.name()) and not _counts(node):
             more = {following for following, _ in node.next_functions if following is not None} - seen
             seen |= more
             left += more
     return [node.variable for node in seen if hasattr(node, "variable")]
+
+
+def _counts(node: Any) -> bool:
+    """Whether a node of the tape is a norm of order 0, which counts elements: PyTorch gives its operand no gradient."""
+    order = getattr(node, NORMS.get(node.name(), ""), None)
+    return order is not None and order == 0
