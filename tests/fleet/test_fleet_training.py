@@ -371,6 +371,7 @@ def test_trainers_after_a_bad_loss_are_not_told_of_it():
         x, labels = examples(dropped, 48)
         with pytest.raises(NonFiniteError):
             trainer().fit((np.full_like(x, np.nan), labels), epochs=1, batch_size=48, progress=False)
+        assert not local.ranks.threads.failures[local.ranks.rank]  # others may not have found it themselves yet
         return fitted()
 
     (alone,) = on_ranks(1, run)

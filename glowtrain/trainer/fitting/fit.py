@@ -108,7 +108,8 @@ class Fit:
                 raise
             except NonFiniteError as error:
                 where = f" (epoch {self.position.epoch + 1}, batch {self.position.batch + 1})"
-                raise NonFiniteError(f"{error}{where}; {self._last_good()}") from None
+                error.args = (f"{error}{where}; {self._last_good()}",)  # the same error, by which a fleet knows it
+                raise
             except BatchError as error:
                 if error.epoch is None:
                     raise
