@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from pickle import PicklingError
 
 
@@ -208,7 +210,23 @@ class FleetError(GlowtrainError):
     """Ranks of a fleet differ, cannot reach each other, or one of them has failed; the message names it."""
 
 
+def install_advice(extra: str) -> str:
+    """The command that adds an extra to this installation: of a checkout, or of a wheel, where the name stands for the
+    version that is installed."""
+    checkout = Path(__file__).parents[1]
+    if (checkout / "pyproject.toml").is_file():
+        return f"{_pip()} install -e '.[{extra}]' in {checkout}"
+    return f"{_pip()} install 'glowtrain[{extra}]'"
+
+
+def _pip() -> str:
+    """What installs into this environment: those that uv makes have no pip."""
+    described = Path(sys.prefix, "pyvenv.cfg")
+    made_by_uv = described.is_file() and "\nuv = " in described.read_text(encoding="utf-8")
+    return "uv pip" if made_by_uv else "pip"
+
+
 def check_extra(what: str, name: str, package: str, extra: str) -> None:
     """Raise :class:`MissingExtraError`, which says what to install, if a package of an extra is not there."""
     if importlib.util.find_spec(package) is None:
-        raise MissingExtraError(f"{what} needs {name}: pip install '.[{extra}]' in a checkout of Glowtrain")
+        raise MissingExtraError(f"{what} needs {name}: {install_advice(extra)}")

@@ -10,15 +10,20 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, find, settings
-from hypothesis import strategies as st
-from hypothesis.errors import NoSuchExample
 
-from glowtrain.gradcheck.draw import LONGEST, grown, map_into
-from glowtrain.gradcheck.programs.case import Case
-from glowtrain.gradcheck.programs.programs import draw_case
-from glowtrain.graph import Operator, Sample
-from glowtrain.types import Array, Shape
+from glowtrain.errors import check_extra
+
+check_extra("glowtrain.gradcheck.strategies", "hypothesis", "hypothesis", "gradcheck")
+
+from hypothesis import HealthCheck, Phase, find, settings  # noqa: E402  what is missing is said first
+from hypothesis import strategies as st  # noqa: E402  the same
+from hypothesis.errors import NoSuchExample  # noqa: E402  the same
+
+from glowtrain.gradcheck.draw import LONGEST, grown, map_into  # noqa: E402  the same
+from glowtrain.gradcheck.programs.case import Case  # noqa: E402  the same
+from glowtrain.gradcheck.programs.programs import draw_case  # noqa: E402  the same
+from glowtrain.graph import Operator, Sample  # noqa: E402  the same
+from glowtrain.types import Array, Shape  # noqa: E402  the same
 
 LISTED = 12
 """Elements up to which hypothesis chooses each by itself; larger arrays come from one drawn seed."""

@@ -155,7 +155,7 @@ def test_more_images_than_memory_are_decoded_batch_by_batch(photos: Path, monkey
 
 def test_without_pillow_the_extra_is_named(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"reading images needs Pillow: pip install '.\[images\]'"):
+    with pytest.raises(MissingExtraError, match=r"reading images needs Pillow: pip install -e '.\[images\]'"):
         gt.data.images(photos)
 
 

@@ -84,7 +84,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 def test_without_pandas(flowers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"reading flowers.csv needs pandas: pip install '\.\[table\]'"):
+    with pytest.raises(MissingExtraError, match=r"reading flowers.csv needs pandas: pip install -e '\.\[table\]'"):
         data.table(flowers, "kind")
 
 

@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 import glowtrain as gt
-from glowtrain import flower
+from glowtrain import errors, flower
 from glowtrain.cli import application
 from glowtrain.compiler import compile_artifact
-from glowtrain.errors import InputError, MissingExtraError
+from glowtrain.errors import InputError, MissingExtraError, install_advice
 from glowtrain.presentation.figures import check_drawing
 
-TOLD = r"^glowtrain.torch needs PyTorch: pip install '\.\[torch\]' in a checkout of Glowtrain$"
+TOLD = r"^glowtrain.torch needs PyTorch: pip install -e '\.\[torch\]' in /.+$"
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def test_a_trainer_that_hands_its_parameters_to_pytorch_asks_for_it() -> None:
 
 @pytest.mark.usefixtures("no_extras")
 def test_flower_and_matplotlib_are_asked_for_in_the_same_way() -> None:
-    with pytest.raises(MissingExtraError, match=r"needs Flower: pip install '\.\[flower\]'"):
+    with pytest.raises(MissingExtraError, match=r"needs Flower: pip install -e '\.\[flower\]'"):
         flower.check_flower()
-    with pytest.raises(MissingExtraError, match=r"needs matplotlib: pip install '\.\[plot\]'"):
+    with pytest.raises(MissingExtraError, match=r"needs matplotlib: pip install -e '\.\[plot\]'"):
         check_drawing()
 
 
@@ -63,9 +63,7 @@ def test_a_graph_for_a_gpu_compiles_and_asks_for_wgpu_when_it_is_loaded() -> Non
     x = gt.Input(gt.f32[3], "x")
     graph = gt.Graph((x,), {"y": x + x})
     assert "@compute" in compile_artifact(graph, "webgpu").code.text
-    with pytest.raises(
-        MissingExtraError, match=r"^backend webgpu needs wgpu: pip install '\.\[webgpu\]' in a checkout"
-    ):
+    with pytest.raises(MissingExtraError, match=r"^backend webgpu needs wgpu: pip install -e '\.\[webgpu\]' in /"):
         gt.compile(graph, backend="webgpu")({"x": np.ones(3, np.float32)})
 
 
@@ -73,11 +71,28 @@ def test_a_graph_for_a_gpu_compiles_and_asks_for_wgpu_when_it_is_loaded() -> Non
 def test_serving_asks_for_its_packages_in_the_same_way() -> None:
     for name in [name for name in sys.modules if name.startswith("glowtrain.serving")]:
         del sys.modules[name]
-    told = r"^glowtrain.serving needs Starlette: pip install '\.\[serve\]' in a checkout"
+    told = r"^glowtrain.serving needs Starlette: pip install -e '\.\[serve\]' in /"
     with pytest.raises(MissingExtraError, match=told):
         importlib.import_module("glowtrain.serving")
     result = CliRunner().invoke(application("serve"), ["serve", "mlp"])
-    assert (result.exit_code, "pip install '.[serve]'" in result.stderr) == (1, True)
+    assert (result.exit_code, "pip install -e '.[serve]'" in result.stderr) == (1, True)
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_strategies_ask_for_hypothesis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "glowtrain.gradcheck.strategies", raising=False)
+    with pytest.raises(MissingExtraError, match=r"strategies needs hypothesis: pip install -e '\.\[gradcheck\]'"):
+        importlib.import_module("glowtrain.gradcheck.strategies")
+
+
+def test_advice_is_right_for_how_it_was_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert install_advice("serve") == f"pip install -e '.[serve]' in {root}"
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "site-packages" / "glowtrain" / "errors.py"))
+    assert install_advice("serve") == "pip install 'glowtrain[serve]'"
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nuv = 0.9\n", encoding="utf-8")
+    assert install_advice("serve") == "uv pip install 'glowtrain[serve]'"
 
 
 @pytest.mark.usefixtures("no_extras")

@@ -32,7 +32,7 @@ def test_pages_need_matplotlib_and_say_so_first(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     output = ("--out", tmp_path / "x.onnx") if command[0] == "quantize" else ()
-    assert "drawing needs matplotlib: pip install '.[plot]'" in refused(*command, tmp_path / "r.html", *output)
+    assert "drawing needs matplotlib: pip install -e '.[plot]'" in refused(*command, tmp_path / "r.html", *output)
 
 
 def test_no_such_model(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from glowtrain.backends.base import WHOLE_CALL
 from glowtrain.backends.cpu.events.log import CountedCall, EventLog
 from glowtrain.backends.cpu.recognise import SMALL, FusedEpilogue, contraction_text, further_operands, recognise
 from glowtrain.backends.cpu.step import generate
+from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.target import Target
 from glowtrain.compiler.walk import arrive
 from glowtrain.errors import CodegenError
@@ -494,3 +495,11 @@ def test_memory_that_indices_do_not_reach_is_refused() -> None:
     assert "step" in generate(plan, Target.named("neon")).text
     with pytest.raises(CodegenError, match=r"x has 2,147,483,648 bytes; code for cortex-m7 reaches 2,147,483,648"):
         generate(plan, Target.named("cortex-m7"))
+
+
+def test_a_processor_that_llvm_has_no_code_for_is_named_with_what_to_do() -> None:
+    vax = replace(Target.host(), triple="vax-dec-ultrix")
+    with pytest.raises(
+        CodegenError, match=r"^llvmlite .* makes no code for vax-dec-ultrix: install a newer llvmlite, or"
+    ):
+        toolchain.machine(vax)

@@ -312,7 +312,9 @@ class TestTensorBoard:
 
     def test_without_its_package(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        with pytest.raises(MissingExtraError, match=r"TensorBoard needs tensorboardX: pip install '\.\[tensorboard\]'"):
+        with pytest.raises(
+            MissingExtraError, match=r"TensorBoard needs tensorboardX: pip install -e '\.\[tensorboard\]'"
+        ):
             callbacks.TensorBoard(tmp_path)
 
 

@@ -205,5 +205,5 @@ def test_data_without_examples_are_refused(data: Any, told: str) -> None:
 def test_without_flower_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for make in (lambda: flower.client(trainer(), part(0)), lambda: flower.app(lambda _: None)):  # type: ignore[arg-type,return-value]
-        with pytest.raises(InputError, match=r"glowtrain.flower needs Flower: pip install '.\[flower\]'"):
+        with pytest.raises(InputError, match=r"glowtrain.flower needs Flower: pip install -e '.\[flower\]'"):
             make()

@@ -211,5 +211,7 @@ def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(gt, "sklearn", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"glowtrain.sklearn needs scikit-learn: pip install '\.\[sklearn\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"glowtrain.sklearn needs scikit-learn: pip install -e '\.\[sklearn\]'"
+    ):
         _ = gt.sklearn

@@ -181,11 +181,22 @@ def machine(target: Target) -> llvm.TargetMachine:
         _keep_masks()
     model = "medium" if target.architecture == "riscv" else "default"
     reloc = "pic" if target.hosted else "static"
-    made = llvm.Target.from_triple(target.triple).create_target_machine(
+    made = _described(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=OPTIMIZATION, reloc=reloc, codemodel=model, abiname=target.abi
     )
     made.set_asm_verbosity(False)
     return made
+
+
+def _described(triple: str) -> llvm.Target:
+    """LLVM's target for a triple. Raises :class:`CodegenError` where LLVM was built without it."""
+    try:
+        return llvm.Target.from_triple(triple)
+    except RuntimeError as error:
+        raise CodegenError(
+            f"{version()} makes no code for {triple}: install a newer llvmlite, or compute without compiling, by "
+            "backend='interpreter'"
+        ) from error
 
 
 @functools.cache
