@@ -1,3 +1,3 @@
 """The version, for those parts of Glowtrain that cannot import all of it."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -89,6 +89,7 @@ def test_every_directory_with_modules_is_a_package() -> None:
 
 def test_version(project: dict[str, Any]) -> None:
     assert glowtrain.__version__ == project["project"]["version"]
+    assert f'\nversion: "{glowtrain.__version__}"\n' in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     released = re.findall(r"^## \[(\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert released[:1] in ([], [glowtrain.__version__])
 

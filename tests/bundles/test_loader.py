@@ -315,7 +315,7 @@ def machine(name: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"interface": 7}, "mlp has version 7 of the interface, not 1"),
+        ({"interface": 7}, "mlp has version 7 of the interface, not 1: bundle the model again"),
         ({"version": 7}, "mlp.json is of another bundle or version than the machine code"),
         (
             {"target": {"name": "neon", "triple": "aarch64-x", "cpu": "generic"}},

@@ -1,4 +1,4 @@
-/* tiny: a network that trains and predicts, for generic, by Glowtrain 0.1.0.
+/* tiny: a network that trains and predicts, for generic, by Glowtrain 0.2.0.
  *
  * The object file needs nothing: no library, no heap, no other symbol.
  *

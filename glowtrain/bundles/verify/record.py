@@ -51,7 +51,9 @@ class Record:
         except OSError as error:
             raise BundleError(f"{path}: cannot be read: {error.strerror or error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BundleError(f"{path}: is no record of glowtrain verify --record") from error
+            raise BundleError(
+                f"{path}: is no record of glowtrain verify --record, or one of another version: record it again"
+            ) from error
 
 
 def record_of(contents: Contents, trace: BitTrace, seed: int) -> Record:

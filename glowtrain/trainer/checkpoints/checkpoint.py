@@ -29,6 +29,7 @@ from glowtrain.errors import CheckpointError
 from glowtrain.files import is_stream
 from glowtrain.trainer.checkpoints.files import write_atomically
 from glowtrain.types import Array, type_of
+from glowtrain.version import __version__
 
 FORMAT = 2
 READ = (1, FORMAT)
@@ -153,8 +154,13 @@ def read(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: no such file") from error
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a whole safetensors file ({error})") from error
-    if not isinstance(about, dict) or about.get("format") not in READ:
+    if not isinstance(about, dict) or not _is_whole(about.get("format")) or about["format"] < min(READ):
         raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of glowtrain (format {FORMAT})")
+    if about["format"] not in READ:
+        raise CheckpointError(
+            f"{path}: a checkpoint of format {about['format']}, of a newer Glowtrain; {__version__} reads "
+            f"{' and '.join(map(str, READ))}: update Glowtrain"
+        )
     if about["format"] != 1 and about.pop("sha256", None) != _checksum(about, tensors):
         raise CheckpointError(f"{path}: the file is damaged: its content is not what was written; take an earlier one")
     return _checkpoint(about, tensors, path)

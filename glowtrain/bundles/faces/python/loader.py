@@ -103,12 +103,13 @@ def read_manifest(folder: Path, name: str | None = None, error: type[CallError] 
     if len(found) > 1 and not name:
         raise error(f"{folder} holds several bundles, {', '.join(found)}: say which")
     name = name or next(iter(found))
+    interface = found[name]["interface"]
+    if isinstance(interface, int) and interface != INTERFACE:  # whose description may say other things
+        raise error(f"{name} has version {interface} of the interface, not {INTERFACE}: bundle the model again")
     try:
         _check_whole(found[name])
     except (KeyError, TypeError, ValueError, AttributeError) as reason:
         raise error(f"{folder / name}.json is damaged: {reason!r}; bundle the model again") from reason
-    if found[name]["interface"] != INTERFACE:
-        raise error(f"{name} has version {found[name]['interface']} of the interface, not {INTERFACE}")
     return found[name]
 
 
