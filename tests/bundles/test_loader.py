@@ -404,6 +404,12 @@ def test_floats_are_no_labels_and_numpy_s_numbers_are_rates(folder: Path) -> Non
     assert list(tensor.as_array([True, 0], "", BundleError)) == [True, False]
     with pytest.raises(BundleError, match=r"'mask' must be bool\[2\]: numbers are taken, not floats"):
         tensor.as_array([0.5, 0.0], "", BundleError)
+    with pytest.raises(BundleError, match=r"'mask' must be bool\[2\]: 2 is out of range"):
+        tensor.as_array([2, 0], "", BundleError)
+    with pytest.raises(BundleError, match=r"'x' must be f32\[4,1,8,8\]: 1e\+39 is out of range"):
+        loaded.step(x=np.full((4, 1, 8, 8), 1e39).tolist(), labels=batch["labels"])
+    with pytest.raises(BundleError, match="what is masked has no value"):
+        loaded.step(x=np.ma.masked_less(batch["x"], 0.5), labels=batch["labels"])
     assert loaded.step(**batch, lr=np.float64(0.01)) == trainer().step(batch)
 
 

@@ -237,6 +237,7 @@ def test_requests_that_cannot_be_meant(client: TestClient, body: Any, told: str)
         (b"{", "the request is no JSON"),
         (b'{"inputs": [NaN]}', "there is no NaN in it"),
         (b'{"inputs": [-Infinity]}', "there is no -Infinity in it"),
+        (b'{"inputs": [], "id": "1", "inputs": []}', "an object has 'inputs' twice"),
         (b"\xff\xfe", "the request is no JSON"),
         (b'{"inputs": [' + b"9" * 5000 + b"]}", "the request is no JSON"),
         (b"[" * 100_000, "nested too deeply"),

@@ -105,6 +105,12 @@ for (const wrong of [1.5, NaN, Infinity, "one", "", " ", [], [1], null, undefine
   assert.throws(() => sorts.train({ x, labels: [0, wrong, 1, 0] }), refused);
 assert.deepEqual(sorts.save(), sorted);
 
+// Numbers that are finite stay so.
+for (const wrong of [1e39, -1e300, "1e39"])
+  assert.throws(() => model.train({ x: Array(x.length).fill(wrong), target }), ({ code }) => code === "BAD_INPUT");
+const endless = await model.predict({ x: Array(x.length).fill(Infinity) });
+assert.ok(Object.values(endless)[0].some((value) => !Number.isFinite(value)));
+
 // Half precision is bits: numbers would be taken for other ones.
 const halves = await (await import(url("halves/three.mjs"))).load();
 const outputs = halves.predict({ x: new Uint16Array(12).fill(0x3c00) });

@@ -61,13 +61,21 @@ def _decompressed(body: Body, encoding: str, limit: int) -> bytes:
 
 
 def parse_json(text: Body) -> Any:
-    """What a text of JSON says. Raises :class:`InputError` where it is none, or nested too deeply."""
+    """What a text of JSON says. Raises :class:`InputError` where it is none, too deep, or says a thing twice."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_without_repetition)
     except RecursionError:
         raise InputError("the JSON is nested too deeply: no request of the protocol is") from None
     except ValueError as error:
         raise InputError(f"the request is no JSON: {error}") from None
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"an object has {next(name for name in names if names.count(name) > 1)!r} twice")
+    return found
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -220,19 +220,26 @@ class NamedTensor:
         try:
             array = np.asarray(value)
             if not hasattr(value, "dtype"):
-                self._check_numbers(array)
-                array = np.asarray(value, self.dtype)
+                array = self._converted(array)
+            elif isinstance(value, np.ma.MaskedArray):
+                raise TypeError("what is masked has no value")
         except (TypeError, ValueError, OverflowError) as reason:
             raise error(f"{of}: {self.source!r} must be {self}: {reason}") from reason
         if array.dtype != self.dtype or array.shape != self.shape:
             raise error(f"{of}: {self.source!r} must be {self}, not {array.dtype}{list(array.shape)}")
         return np.ascontiguousarray(array).reshape(self.shape)
 
-    def _check_numbers(self, array: Array) -> None:
-        """Raise ``TypeError`` for text, objects and numbers that NumPy would cut off."""
-        kinds = "bui" if self.dtype.kind in "bui" else "buif"
-        if array.size and array.dtype.kind not in kinds:
+    def _converted(self, array: Array) -> Array:
+        """Numbers in this type. Raises ``TypeError`` for text and objects, ``OverflowError`` where one does not fit."""
+        whole = self.dtype.kind in "bui"
+        if array.size and array.dtype.kind not in ("bui" if whole else "buif"):
             raise TypeError(f"numbers are taken, not {'floats' if array.dtype.kind == 'f' else 'text or objects'}")
+        with np.errstate(over="ignore"):
+            found = array.astype(self.dtype)
+        changed = found != array if whole else np.isfinite(array) & ~np.isfinite(found)
+        if changed.any():
+            raise OverflowError(f"{array[changed].flat[0]} is out of range")
+        return found
 
 
 class Signature:

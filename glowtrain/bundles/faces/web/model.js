@@ -142,7 +142,7 @@ class Model {
   }
 
   #view(tensor, at) {
-    return new (ARRAYS[tensor.dtype] ?? Uint8Array)(this.#memory.buffer, at, tensor.bytes / tensor.size);
+    return new (arrayOf(tensor))(this.#memory.buffer, at, tensor.bytes / tensor.size);
   }
 
   #init() {
@@ -171,7 +171,7 @@ class Model {
     const given = new Map(named(inputs, "inputs")); // without what every object has, such as a constructor
     own.inputs.forEach((tensor, at) => views[at].set(converted(given.get(tensor.name), tensor)));
     const [first, behind] = [own.inputs.length, own.inputs.length + own.hyper.length];
-    own.hyper.forEach((each, at) => (views[first + at][0] = element(hyper[each.name] ?? each.default, null, each)));
+    own.hyper.forEach((each, at) => (views[first + at][0] = element(hyper[each.name] ?? each.default, each)));
     const chosen = own.hyper.length ? [views[first]] : [];
     const pointers = [...views.slice(0, first), ...chosen, ...views.slice(behind)].map((view) => view.byteOffset);
     this.#check(this.#call(name, this.#handle, ...pointers));
@@ -206,9 +206,14 @@ function known(given, tensors, what) {
     if (!names.includes(name)) throw new GlowtrainError("BAD_INPUT", `there is no ${what} ${name}; there are: ${listed}`);
 }
 
+// The class of a tensor's arrays.
+function arrayOf(tensor) {
+  return ARRAYS[tensor.dtype] ?? Uint8Array;
+}
+
 // Values as the typed array of a tensor; plain numbers are taken where JavaScript has whole numbers of 64 bits.
 function converted(values, tensor) {
-  const type = ARRAYS[tensor.dtype] ?? Uint8Array;
+  const type = arrayOf(tensor);
   const count = tensor.bytes / tensor.size;
   if (values?.length !== count) {
     const found = values?.length === undefined ? "nothing that has a length" : `${values.length} elements`;
@@ -217,18 +222,21 @@ function converted(values, tensor) {
   if (values instanceof type) return values;
   if (/^b?f16$/.test(tensor.dtype))
     throw new GlowtrainError("BAD_INPUT", `${tensor.name} is ${tensor.type}, passed as its bits in a ${type.name}`);
-  return type.from(values, (value) => element(value, type, tensor));
+  return type.from(values, (value) => element(value, tensor));
 }
 
-// A number as an element of a tensor: whole ones are neither rounded nor cut off, and what JavaScript would read as 0
-// or NaN (null, empty text, an object) is none.
-function element(value, type, tensor) {
+// A number as an element of a tensor: whole ones are neither rounded nor cut off, finite ones stay finite, truth is 0 or
+// 1, and what JavaScript would read as 0 or NaN (null, empty text, an object) is none.
+function element(value, tensor) {
   const digits = typeof value === "string" && /\S/.test(value) && !Number.isNaN(Number(value));
   const counts = digits || ["number", "bigint", "boolean"].includes(typeof value);
-  if (counts && FLOATS.includes(tensor.dtype)) return Number(value);
   try {
     const number = WHOLE_64.includes(tensor.dtype) ? BigInt(value) : Number(value);
-    if (counts && type.of(number)[0] === number) return number;
+    const [stored] = arrayOf(tensor).of(number);
+    const fits = FLOATS.includes(tensor.dtype)
+      ? Number.isFinite(stored) || !Number.isFinite(number)
+      : stored === number && !(tensor.dtype === "bool" && number > 1);
+    if (counts && fits) return number;
   } catch {} // what BigInt refuses
   throw new GlowtrainError("BAD_INPUT", `${tensor.name} is ${tensor.type}, and ${String(value)} is no such number`);
 }
