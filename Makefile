@@ -34,8 +34,8 @@ TOOLS := .venv-tools
 FLOWER := .venv-flower
 
 SITE := .venv-site
-# Ruff lays out the signatures of the reference.
-SITE_TOOLS := 'mkdocs-material>=9.6,<10' 'mkdocstrings[python]>=1,<2' ruff
+# Ruff lays out the signatures of the reference; tutorials are run when the site is built.
+SITE_TOOLS := 'mkdocs-material>=9.6,<10' 'mkdocstrings[python]>=1,<2' ruff 'nbconvert>=7' ipykernel torch==2.13.0
 
 # Two pytest workers fill two cores; a BLAS with threads of its own under each would only get in the way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -165,8 +165,8 @@ $(SERVING)/.installed: .venv/.created pyproject.toml
 	@echo "installing clients of the Open Inference Protocol into $(SERVING) (once)"
 	@$(BIN)/python -m venv $(SERVING) >/dev/null 2>&1 || { \
 	  rm -rf $(SERVING) && PYTHONPATH=$(TOOLS) $(PYTHON) -m virtualenv --quiet $(SERVING); }
-	@$(SERVING)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[gradcheck,serve]' \
-	  'pytest-timeout>=2.3' 'pytest-xdist>=3.6' $(CLIENTS)
+	@$(SERVING)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[gradcheck,plot,serve]' \
+	  'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'nbconvert>=7' ipykernel $(CLIENTS)
 	@touch $@
 
 $(KSERVE)/.installed: .venv/.created
@@ -184,8 +184,9 @@ $(FLOWER)/.installed: .venv/.created pyproject.toml
 	@touch $@
 
 $(SITE)/.installed: .venv/.created pyproject.toml
-	@echo "installing mkdocs, its theme and what reads docstrings into $(SITE) (once)"
+	@echo "installing mkdocs, its theme, what reads docstrings and what tutorials need into $(SITE) (once)"
 	@$(BIN)/python -m venv $(SITE) >/dev/null 2>&1 || { \
 	  rm -rf $(SITE) && PYTHONPATH=$(TOOLS) $(PYTHON) -m virtualenv --quiet $(SITE); }
-	@$(SITE)/bin/python -m pip install -qq --disable-pip-version-check --editable . $(SITE_TOOLS)
+	@$(SITE)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[gradcheck,plot,serve,table]' $(SITE_TOOLS)
+	@$(SITE)/bin/python -m pip install -qq --disable-pip-version-check --no-deps basic-pitch
 	@touch $@

@@ -1,27 +1,13 @@
-"""Notebooks, run from their first cell to their last as Jupyter runs them: in a kernel of its own."""
+"""What notebooks show (docs/site/notebooks.py runs them)."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
 
-FOLDER = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
-SECONDS = 300
-"""For each cell."""
-
-
-def run(notebook: Any, folder: Path) -> Any:
-    """The notebook with its outputs, run by this Python in a folder. A cell that fails raises its error."""
-    manager = AsyncKernelManager(kernel_name="python3")
-    assert manager.kernel_spec is not None
-    manager.kernel_spec.argv[0] = sys.executable
-    NotebookClient(notebook, km=manager, timeout=SECONDS, resources={"metadata": {"path": str(folder)}}).execute()
-    return notebook
+from docs.site.notebooks import run
 
 
 def outputs_of(*cells: str, folder: Path) -> list[list[Any]]:

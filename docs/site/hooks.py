@@ -13,6 +13,7 @@ from links import Links
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from notebooks import tutorials
 
 import glowtrain
 
@@ -56,6 +57,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "about.md", abs_src_path=str(ROOT / "README.md")))  # docs/ has a README.md
     files.append(File.generated(config, "commands.md", content=_commands()))
     files.append(File.generated(config, "api/glowtrain.md", content="\n\n".join(_top_level())))
+    for tutorial in tutorials():
+        files.append(File.generated(config, f"tutorials/{tutorial.name}.md", content=tutorial.page))
+        for name, picture in tutorial.pictures.items():
+            files.append(File.generated(config, f"tutorials/{name}", content=picture))
     for name in MODULES:
         content = f"# glowtrain.{name}\n\n::: glowtrain.{name}\n"
         files.append(File.generated(config, f"api/{name}.md", content=content))
@@ -78,7 +83,7 @@ def _top_level() -> Iterator[str]:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links lead where they do in the repository."""
-    pages = {_source(file): file.src_uri for file in files if not file.generated_by or file.abs_src_path}
+    pages = {_source(file): file.src_uri for file in files}
     decisions = min(uri for uri in pages.values() if uri.startswith("adr/"))
     return Links(ROOT, {**pages, "docs/adr": decisions}, config.repo_url).rewrite(markdown, _source(page.file))
 
@@ -86,7 +91,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def _source(file: File) -> str:
     """Where a page stands in the repository."""
     if file.abs_src_path is None:
-        return file.src_uri
+        notebook = re.fullmatch(r"tutorials/(\w+)\.md", file.src_uri)
+        return f"examples/notebooks/{notebook[1]}.ipynb" if notebook else f"build/{file.src_uri}"
     return Path(file.abs_src_path).relative_to(ROOT).as_posix()
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import nbformat
 
-from tests.notebooks import FOLDER, run, text_of
+from docs.site.notebooks import FOLDER, run
+from tests.notebooks import text_of
 
 
 def test_a_loop_of_pytorch(tmp_path: Path) -> None:
