@@ -97,6 +97,28 @@ def test_many_small_chunks_are_one_body(server: Server) -> None:
         assert answer.status == 200
 
 
+@pytest.mark.parametrize("codings", ["gzip, chunked", "identity, chunked", "a\r\nTransfer-Encoding: chunked", "gzip"])
+def test_a_transfer_coding_that_is_not_undone_is_refused(server: Server, codings: str) -> None:
+    """httptools reads the chunks, and leaves what they hold encoded."""
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(REQUEST), REQUEST)
+    with raw(server, start(f"Transfer-Encoding: {codings}") + body) as connection:
+        answer = HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 501
+        assert told(answer) == "of transfer codings, chunked alone is taken"
+
+
+@pytest.mark.parametrize("header", ["Content-Encoding: identity", "Inference-Header-Content-Length: 9"])
+def test_a_header_of_the_body_that_comes_twice_is_refused(server: Server, header: str) -> None:
+    """Once it says how the body is read; twice, nobody knows which of them does."""
+    once = header if header.endswith("identity") else header.replace("9", str(len(REQUEST)))
+    with raw(server, start(f"{once}\r\n{header}\r\nContent-Length: {len(REQUEST)}") + REQUEST) as connection:
+        answer = HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 400
+        assert header.split(":")[0] in told(answer)
+
+
 def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     text = start("Content-Length: 1000") + b"{"
     with (

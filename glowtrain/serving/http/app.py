@@ -162,7 +162,7 @@ class _Routes:
             given = await self._body(request, admitted)
         async with _unless_gone(request):
             with self._service.counting_refusals(name, version):
-                length = request.headers.get(messages.HEADER_LENGTH)
+                length = _header(request, messages.HEADER_LENGTH)
                 decoded = await self._json.decode(name, version, given, length)
                 del given
                 messages.check_encodings(decoded, self._service.output_types(decoded))
@@ -174,8 +174,7 @@ class _Routes:
         return Response(body, media_type="application/octet-stream", headers={messages.HEADER_LENGTH: str(size)})
 
     async def _body(self, request: Request, admitted: Admitted) -> bytes | bytearray:
-        headers = request.headers
-        encoding, length = headers.get("content-encoding"), headers.get("content-length")
+        encoding, length = _header(request, "content-encoding"), _header(request, "content-length")
         try:
             async with asyncio.timeout(self._patience):
                 return await read_body(request.stream(), length, encoding, self._limit, admitted.hold)
@@ -212,6 +211,11 @@ class _Routes:
 
 def _get(path: str, endpoint: Endpoint) -> Route:
     return Route(path, endpoint, methods=["GET"])
+
+
+def _header(request: Request, name: str) -> str | None:
+    """What a header says; one that is there several times says a list (RFC 9110, 5.3), which none here may be."""
+    return ", ".join(request.headers.getlist(name)) if name in request.headers else None
 
 
 def _model_of(request: Request) -> tuple[str, str | None]:

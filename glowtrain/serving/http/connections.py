@@ -29,7 +29,8 @@ class GuardedConnection(HttpToolsProtocol):
     longest, or whose client has not read for longest, makes room.
 
     Requests to go on with another protocol (``Upgrade: h2c``, which clients that can HTTP/2 begin with) are answered by
-    this one, as RFC 9110, 7.8 has it, and what comes in trailers is no header.
+    this one, as RFC 9110, 7.8 has it, and what comes in trailers is no header. Transfer codings other than ``chunked``
+    are refused (RFC 9112, 6.1): httptools would leave what they encode as it is.
     """
 
     parser: Any
@@ -42,6 +43,8 @@ class GuardedConnection(HttpToolsProtocol):
     """Since when nothing is worked on, or the client has not read."""
     _head = _unread = 0
     """Bytes of the head and trailers, and those of a request that httptools has made nothing of so far."""
+    _refusal = HTTPStatus.BAD_REQUEST, "this is no request of HTTP"
+    """What is said of what cannot be read."""
 
     @property
     def idle(self) -> bool:
@@ -78,6 +81,9 @@ class GuardedConnection(HttpToolsProtocol):
         self._head += len(name) + len(value)
         if self._head > HEAD:
             raise ValueError("the head is too long")
+        if name.lower() == b"transfer-encoding" and value.lower() != b"chunked":
+            self._refusal = HTTPStatus.NOT_IMPLEMENTED, "of transfer codings, chunked alone is taken"
+            raise ValueError(self._refusal)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -116,9 +122,10 @@ class GuardedConnection(HttpToolsProtocol):
         if not self.idle:
             self.transport.abort()
             return
-        long = max(self._head, self._unread) > HEAD
-        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if long else HTTPStatus.BAD_REQUEST
-        error = f"the head of the request has more than {HEAD:,} bytes" if long else "this is no request of HTTP"
+        status, error = self._refusal
+        if max(self._head, self._unread) > HEAD:
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            error = f"the head of the request has more than {HEAD:,} bytes"
         body = json.dumps({"error": error})
         head = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
         self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
