@@ -3,9 +3,8 @@
 All batches are of that size, so what an example gets does not depend on how many there are (with another batch size a
 sum may be taken in another order).
 
-Batches are allowed where what a model says about an example does not depend on the others beside it. Most models are
-so, but the first axis can also be time, and a model may take a mean over it. So it is tried, with the first batch:
-the first and the last example must give the same bits among other examples.
+Batches are allowed where what a model says about an example does not depend on its batch. Most models are so, but the
+first axis can also be time, and a model may take a mean over it: :mod:`glowtrain.compiler.batch_dependence` tries it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.compiler import Function
+from glowtrain.compiler import Function, compile
+from glowtrain.compiler.batch_dependence import batch_dependence
 from glowtrain.errors import BindingError, InputError, ShapeError, UnknownValueError
 from glowtrain.graph import Graph
 from glowtrain.graph.specialise.template import example_of
@@ -27,13 +27,13 @@ Arrays = Mapping[str, Array]
 
 
 class Predictor:
-    """A compiled model for any number of examples. ``independent`` says whether they are, as far as that is known."""
+    """A compiled model for any number of examples."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
         self.specs = specs_of(function.model)
         self.fixed = fixed_batch(self.specs)
-        self.independent: bool | None = None
+        self._obstacle: str | None = None
 
     def __call__(self, inputs: Arrays, batch_size: int | None = None) -> dict[str, Any]:
         """Outputs by name, for all examples.
@@ -46,15 +46,15 @@ class Predictor:
         if not self._divides(count, size):
             return self.function(inputs)
         assert count is not None
-        if not self._may_divide(inputs, size):
-            self._refuse(batch_size, count)
+        if why := self.obstacle(inputs, size):
+            self._refuse(batch_size, count, why)
             return self.function(inputs)
         return _joined([self.function(batch) for batch in _batches(inputs, count, size)], count)
 
     def prepare(self, inputs: Arrays, batch_size: int | None = None) -> None:
         """Compile now what the same call would compile, and try what it would try."""
         size, count = self._size(batch_size), self._examples(inputs)
-        divided = self._divides(count, size) and self._may_divide(inputs, size)
+        divided = self._divides(count, size) and not self.obstacle(inputs, size)
         self.function.specialised(next(_batches(inputs, count or 0, size)) if divided else inputs)
 
     def _divides(self, count: int | None, size: int) -> bool:
@@ -73,8 +73,7 @@ class Predictor:
         if batch_size is not None and self.fixed is not None and batch_size != self.fixed:
             raise InputError(f"the model's batch is fixed at {self.fixed}: it cannot be {batch_size}")
 
-    def _refuse(self, batch_size: int | None, count: int) -> None:
-        why = "its outputs are not one for each example, or depend on the examples beside it"
+    def _refuse(self, batch_size: int | None, count: int, why: str) -> None:
         if self.fixed is not None:
             raise InputError(f"the model's batch is fixed at {self.fixed}, so it does not take {count} examples: {why}")
         if batch_size is not None:
@@ -87,17 +86,17 @@ class Predictor:
         alike = len(first) == 1 and first != {()} and all(shape[:1] == shapes[0][:1] != () for shape in shapes)
         return shapes[0][0] if alike and shapes and inputs.keys() == self.specs.keys() else None
 
-    def _may_divide(self, inputs: Arrays, size: int) -> bool:
-        """Whether every output is one for each example, and the same in other company; learnt once."""
-        if self.independent is None and self._gives_one_each(size):
-            batch = next(_batches(inputs, len(next(iter(inputs.values()))), size))
-            self.independent = size == 1 or self._same_in_other_company(batch, size)
-        return bool(self.independent)
+    def obstacle(self, inputs: Arrays, size: int) -> str:
+        """Why such inputs cannot be divided into batches of ``size``, tried once; empty where they can."""
+        if self._obstacle is None:
+            each = self._gives_one_each()
+            self._obstacle = self._dependence(inputs, size) if each else "its outputs are not one for each example"
+        return self._obstacle
 
-    def _gives_one_each(self, size: int) -> bool:
-        """Whether the first extent of every output is that of the inputs."""
+    def _gives_one_each(self) -> bool:
+        """Whether the first extent of every output is that of the inputs, and nothing is updated."""
         example = self._example
-        if example is None or example.results is not None:
+        if example is None or example.results is not None or example.updates:
             return False
         extent = example.inputs[0].shape[0]
         return all(value.shape[:1] == (extent,) for value in example.outputs.values())
@@ -113,24 +112,17 @@ class Predictor:
         except (BindingError, ShapeError, UnknownValueError):
             return None
 
-    def _same_in_other_company(self, batch: Arrays, size: int) -> bool | None:
-        """Whether the first and the last example give the same bits among others; None if there are no others."""
-        expected = self.function(batch)
-        for place in (0, size - 1):
-            other = {name: _around(array, place) for name, array in batch.items()}
-            if all(np.array_equal(array, batch[name]) for name, array in other.items()):
-                return None
-            found = self.function(other)
-            if any(found[name][place].tobytes() != array[place].tobytes() for name, array in expected.items()):
-                return False
-        return True
-
-
-def _around(array: Array, place: int) -> Array:
-    """Other examples beside the one at ``place``: other numbers, or for integers, which may be indices, other rows."""
-    other = 1 - array if array.dtype.kind == "f" else np.roll(array, 1, axis=0)
-    other[place] = array[place]
-    return other
+    def _dependence(self, inputs: Arrays, size: int) -> str:
+        """What an example depends on. A single one runs in NumPy, where nothing need be compiled for it."""
+        runs = {self.fixed or max(size, 2): self.function}
+        if self.fixed is None:
+            runs[1] = compile(self.function.model, "interpreter", self.function.state)
+        few = {extent: {name: array[:extent] for name, array in inputs.items()} for extent in runs}
+        try:
+            graphs = {extent: run.specialised(few[extent]).graph for extent, run in runs.items()}
+        except (BindingError, ShapeError) as error:
+            return f"it does not take as few: {error}"
+        return batch_dependence(graphs, lambda extent, arrays: runs[extent](arrays)) or ""
 
 
 def _batches(inputs: Arrays, count: int, size: int) -> Iterator[dict[str, Array]]:

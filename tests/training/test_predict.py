@@ -11,19 +11,23 @@ import pytest
 import glowtrain as gt
 from glowtrain.compiler import Specialisation
 from glowtrain.compiler.function import Function
+from glowtrain.datasets.stored import StoredArray
 from glowtrain.errors import InputError
 from glowtrain.ops.indexing.arg_extrema import CumSum
+from glowtrain.ops.reduce.reduction import ReduceMax
 from glowtrain.trainer.predict import Predictor
+from glowtrain.trainer.sources.results import predict_arrays
 from tests.training.trainers import Points, images, trainer_of
 
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of the first input of what is compiled."""
+    """The shapes of the first input of what is compiled, rather than run in NumPy."""
     real, shapes = Function._specialise, []
 
     def specialise(self: Function, graph: gt.Graph) -> Specialisation:
-        shapes.append(graph.inputs[0].shape)
+        if self.backend.name != "interpreter":
+            shapes.append(graph.inputs[0].shape)
         return real(self, graph)
 
     monkeypatch.setattr(Function, "_specialise", specialise)
@@ -77,12 +81,33 @@ def summed(x: gt.Value) -> dict[str, gt.Value]:
     return {"each": gt.nn.linear(x, 2), "all": gt.nn.total(x)}
 
 
+@gt.model(x=gt.f32["n", 3])
+def numbered(x: gt.Value) -> gt.Value:
+    """Each row knows where it is, and nothing of those beside it."""
+    return x + CumSum(axis=0)(x * 0.0 + 1.0)
+
+
+@gt.model(x=gt.f32["n", 3])
+def counted_rows(x: gt.Value) -> gt.Value:
+    """Each row knows how many there are."""
+    return x * gt.nn.total(x * 0.0 + 1.0, 0)
+
+
+@gt.model(x=gt.f32["n", 3])
+def scaled_by_the_largest(x: gt.Value) -> gt.Value:
+    """Few rows make a difference to the others."""
+    return x / ReduceMax(axes=(0,), keepdims=1)(x * x)
+
+
 @gt.model(x=gt.f32["n", 3], y=gt.f32["m", 3])
 def crossed(x: gt.Value, y: gt.Value) -> gt.Value:
     return x @ gt.nn.transpose(y, 1, 0)
 
 
-@pytest.mark.parametrize("model", [causal, centred, summed, crossed], ids=lambda model: model.name)
+DEPENDENT = [causal, centred, summed, numbered, counted_rows, scaled_by_the_largest]
+
+
+@pytest.mark.parametrize("model", [*DEPENDENT, crossed], ids=lambda model: model.name)
 def test_examples_that_depend_on_each_other_stay_together(model: gt.Template) -> None:
     x = np.random.default_rng(0).normal(size=(70, 3)).astype(np.float32)
     inputs = dict.fromkeys(model.inputs, x)
@@ -92,13 +117,53 @@ def test_examples_that_depend_on_each_other_stay_together(model: gt.Template) ->
         np.testing.assert_array_equal(found[name], array)
 
 
-@pytest.mark.parametrize("model", [causal, centred, summed], ids=lambda model: model.name)
-def test_batches_that_would_change_results_are_refused(model: gt.Template) -> None:
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("model", DEPENDENT, ids=lambda model: model.name)
+def test_batches_that_would_change_results_are_refused(model: gt.Template, size: int) -> None:
     x = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
-    with pytest.raises(InputError, match="cannot run in batches of 4: its outputs are not one for each example, or"):
-        Predictor(gt.compile(model))({"x": x}, 4)
-    with pytest.raises(InputError, match="fixed at 4, so it does not take 9 examples: its outputs"):
+    why = "(output '.*' of an example depends on|its outputs are not one for each)"
+    with pytest.raises(InputError, match=f"cannot run in batches of {size}: {why}"):
+        Predictor(gt.compile(model))({"x": x}, size)
+
+
+@pytest.mark.parametrize(
+    "model", [each for each in DEPENDENT if each is not counted_rows], ids=lambda model: model.name
+)
+def test_a_fixed_batch_whose_examples_depend_on_each_other_takes_no_other_number(model: gt.Template) -> None:
+    x = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    with pytest.raises(InputError, match="fixed at 4, so it does not take 9 examples: (its outputs|output)"):
         Predictor(gt.compile(model.bind(dict.fromkeys(model.symbols, 4)).with_(template=None)))({"x": x})
+
+
+class OnDisk(StoredArray):
+    """What is not in memory."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.dtype, self.shape = array, array.dtype, array.shape
+
+    def read(self, numbers: np.ndarray) -> np.ndarray:
+        return self.array[numbers]
+
+
+@pytest.mark.parametrize("model", DEPENDENT, ids=lambda model: model.name)
+def test_examples_that_are_not_in_memory_are_not_divided_either(model: gt.Template) -> None:
+    x = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    predict = Predictor(gt.compile(model))
+    with pytest.raises(InputError, match="9 examples that are read batch by batch cannot be run so: (its|output)"):
+        predict_arrays(predict, {"x": OnDisk(x)}, 4)
+    for name, array in predict_arrays(Predictor(gt.compile(summed_rows)), {"x": OnDisk(x)}, 4).items():
+        np.testing.assert_allclose(array, x.sum(1, keepdims=True), rtol=1e-5, err_msg=name)
+
+
+def test_an_example_that_the_model_does_not_take_alone_is_not_divided() -> None:
+    @gt.model(x=gt.f32["n", 4])
+    def pairs(x: gt.Value) -> gt.Value:
+        return gt.nn.reshape(gt.nn.reshape(x, (-1, 2, 4)) * 2.0, (-1, 4))
+
+    x = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+    np.testing.assert_array_equal(Predictor(gt.compile(pairs))({"x": x})["output"], 2 * x)
+    with pytest.raises(InputError, match="cannot run in batches of 10: it does not take as few"):
+        Predictor(gt.compile(pairs))({"x": x}, 10)
 
 
 def test_indices_are_tried_among_other_indices() -> None:
@@ -108,12 +173,8 @@ def test_indices_are_tried_among_other_indices() -> None:
 
     tokens = np.random.default_rng(0).integers(0, 7, (100, 2))
     function = gt.compile(words)
-    predict = Predictor(function)
-    np.testing.assert_array_equal(predict({"tokens": tokens})["output"], function({"tokens": tokens})["output"])
-    assert predict.independent
-    equal = Predictor(function)
-    assert equal({"tokens": np.ones_like(tokens)})["output"].shape == (100, 2)
-    assert equal.independent is None  # nothing could be learnt from equal rows
+    found = Predictor(function)({"tokens": tokens}, 64)["output"]
+    np.testing.assert_array_equal(found, function({"tokens": tokens})["output"])
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 24])
@@ -146,7 +207,7 @@ def test_memory_is_that_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     predict = Predictor(function)
     x = np.random.default_rng(0).normal(size=(640, 3)).astype(np.float32)
     np.testing.assert_allclose(predict({"x": x})["output"], x.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
-    assert calls == [64] * (3 + 10)  # three to try whether examples are independent
+    assert calls == [64] * 3 + [1] + [64] * 10  # first it is tried whether an example depends on its batch
 
 
 @gt.model(x=gt.f32["n", 3])

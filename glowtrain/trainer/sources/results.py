@@ -51,10 +51,18 @@ def means(measured: Measured) -> dict[str, float]:
 def predict_arrays(
     predictor: Predictor, arrays: Mapping[str, ExampleArray], batch_size: int | None = None
 ) -> dict[str, Any]:
-    """Outputs by name, for arrays of examples, be they in memory or not. Raises :class:`BatchError`."""
+    """Outputs by name, for arrays of examples, be they in memory or not.
+
+    Raises :class:`InputError` for more examples than a batch, not all in memory, that cannot be divided into batches;
+    :class:`BatchError`.
+    """
     if not any(isinstance(array, StoredArray) for array in arrays.values()):
         return predictor(arrays, batch_size)  # type: ignore[arg-type]
-    return predictions(predictor, ArraySource(arrays, batch_size or predictor.fixed or DEFAULT_BATCH))
+    size = batch_size or predictor.fixed or DEFAULT_BATCH
+    source = ArraySource(arrays, size)
+    if source.batches > 1 and (why := predictor.obstacle({name: a[: size + 1] for name, a in arrays.items()}, size)):
+        raise InputError(f"{source.examples} examples that are read batch by batch cannot be run so: {why}")
+    return predictions(predictor, source)
 
 
 def predictions(predictor: Predictor, source: BatchSource) -> dict[str, Array]:
