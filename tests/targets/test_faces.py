@@ -231,6 +231,36 @@ def test_cpp(compiler: str, options: list[str], tmp_path: Path) -> None:
     assert ran(tmp_path, "program") == "good\n"
 
 
+CPP_CODES = """#define MLP_RETURN_CODES
+#include "mlp.hpp"
+
+std::uint32_t codes(const float *x, std::size_t count, float *scores) {
+  return mlp::Model().predict({x, count}, {scores, 40});
+}
+"""
+CPP_EXCEPTIONS = """#include <vector>
+#include "mlp.hpp"
+
+std::uint32_t codes(const float *x, std::size_t count, float *scores);
+
+int main() {
+  std::vector<float> x(255), scores(40);
+  std::printf("%u ", codes(x.data(), x.size(), scores.data()));
+  try { mlp::Model().predict(x, scores); } catch (const mlp::Error &error) { std::printf("%u", error.code()); }
+}
+"""
+
+
+@pytest.mark.parametrize("order", [["codes.cpp", "exceptions.cpp"], ["exceptions.cpp", "codes.cpp"]])
+def test_files_of_one_cpp_program_take_codes_and_exceptions(order: list[str], tmp_path: Path) -> None:
+    """Functions of the class have the same names in both: the linker would take those of the first file for both."""
+    written(tmp_path, archive=True)
+    (tmp_path / "codes.cpp").write_text(CPP_CODES)
+    (tmp_path / "exceptions.cpp").write_text(CPP_EXCEPTIONS)
+    ran(tmp_path, "g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", *order, "libmlp.a", "-o", "program")
+    assert ran(tmp_path, "program") == "8 8"
+
+
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])
 def test_headers_of_every_model_in_cpp(compiler: str, model: str, tmp_path: Path) -> None:
     name = bundle_of(model, tmp_path)

@@ -22,6 +22,7 @@
 namespace {{space}} {
 
 #ifdef NETWORK_RETURN_CODES
+inline namespace returning { // another class for the linker: other files of the program may have that of exceptions
 using Result = std::uint32_t;
 inline Result done(std::uint32_t code) { return code; }
 #else
@@ -170,6 +171,9 @@ class Model {
   std::uint32_t status_ = NETWORK_NOT_INITIALISED;
 };
 
+#ifdef NETWORK_RETURN_CODES
+}  // namespace returning
+#endif
 }  // namespace {{space}}
 
 #endif  // network_HPP
