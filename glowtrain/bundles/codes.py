@@ -37,7 +37,7 @@ _TEXTS = {
     ErrorCode.TOO_SMALL: "variables or arena have fewer bytes than are needed",
     ErrorCode.NOT_FINITE: "the loss or a hyperparameter is NaN or infinite; no variable has changed",
     ErrorCode.NO_SUCH_VARIABLE: "there is no variable of that number",
-    ErrorCode.WRONG_SIZE: "the variable has another number of bytes",
+    ErrorCode.WRONG_SIZE: "a variable or an array has another size",
     ErrorCode.READ_FAILED: "reading failed or ended early; variables have changed only if it did so the second time",
     ErrorCode.WRITE_FAILED: "writing failed; what was written is incomplete",
     ErrorCode.OTHER_WEIGHTS: "the file holds the weights of another model",

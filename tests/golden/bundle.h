@@ -43,7 +43,7 @@ enum {
   TINY_TOO_SMALL = 5, /* variables or arena have fewer bytes than are needed */
   TINY_NOT_FINITE = 6, /* the loss or a hyperparameter is NaN or infinite; no variable has changed */
   TINY_NO_SUCH_VARIABLE = 7, /* there is no variable of that number */
-  TINY_WRONG_SIZE = 8, /* the variable has another number of bytes */
+  TINY_WRONG_SIZE = 8, /* a variable or an array has another size */
   TINY_READ_FAILED = 9, /* reading failed or ended early; variables have changed only if it did so the second time */
   TINY_WRITE_FAILED = 10, /* writing failed; what was written is incomplete */
   TINY_OTHER_WEIGHTS = 11, /* the file holds the weights of another model */

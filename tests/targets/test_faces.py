@@ -80,6 +80,45 @@ def test_fortran(model: str, tmp_path: Path) -> None:
     assert ran(folder, "example") == (tmp_path / "expected.txt").read_text()
 
 
+FORTRAN_TEST = """program test
+  use mlp
+  use iso_c_binding
+  implicit none
+  type(mlp_model) :: model
+  real(c_float), allocatable :: x(:, :, :, :), scores(:, :), few(:, :)
+  integer(c_int64_t), allocatable :: labels(:)
+  real(c_float) :: loss, rows(4, 10)
+  allocate (x(8, 8, 1, 4), scores(10, 4), few(10, 3), labels(4))
+  x = 0.5
+  labels = 1
+  call require(mlp_open(model) == mlp_OK)
+  call require(mlp_step(model%handle, x, labels, loss=loss) == mlp_OK)
+  call require(mlp_step(model%handle, x(:, :, :, 4:1:-1), labels) == mlp_OK)
+  call require(mlp_step(model%handle, reshape(x, [8, 8, 4, 1]), labels) == mlp_WRONG_SIZE)
+  call require(mlp_step(model%handle, x, labels(:size(few, 2))) == mlp_WRONG_SIZE)
+  call require(mlp_predict(model%handle, x, scores) == mlp_OK)
+  call require(mlp_predict(model%handle, x, few) == mlp_WRONG_SIZE)
+  call require(mlp_predict(model%handle, x, rows) == mlp_WRONG_SIZE)
+  print '(a)', mlp_message(mlp_WRONG_SIZE)
+
+contains
+
+  subroutine require(condition)
+    logical, intent(in) :: condition
+    if (.not. condition) error stop 1
+  end subroutine
+end program
+"""
+
+
+def test_arrays_of_other_shapes_in_fortran(tmp_path: Path) -> None:
+    """C takes their addresses alone: what is too short would be read, and written, behind its end."""
+    written(tmp_path, faces=["fortran"])
+    (tmp_path / "test.f90").write_text(FORTRAN_TEST)
+    ran(tmp_path, "gfortran", "-std=f2018", "-Wall", "fortran/mlp.f90", "test.f90", "mlp.o", "-o", "program")
+    assert ran(tmp_path, "program") == "a variable or an array has another size\n"
+
+
 def test_rust(model: str, tmp_path: Path) -> None:
     bundle_of(model, tmp_path, extra={"faces": ["rust"]})
     folder = tmp_path / "rust"

@@ -1,7 +1,8 @@
 ! {{about}}.
 !
 ! A model is opened, which gives it memory, and its handle is given to the functions. They return codes; the function
-! ..._message says what one means. Arrays have the axes of the model in reversed order, so that the batch is the last.
+! ..._message says what one means. Arrays have the axes of the model in reversed order, so that the batch is the last;
+! one of another shape is ..._WRONG_SIZE.
 ! Numbers without sign are passed as the integers of as many bits, 16-bit floats as their bits.
 
 module {{space}}
@@ -116,6 +117,7 @@ module {{space}}
 
 contains
 
+  !{{checked}}
   ! Give a model memory and initialise it.
   function network_open(model) result(code)
     type(network_model), intent(inout) :: model

@@ -6,17 +6,17 @@ Arrays have the axes of the model in Fortran's order.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.bundles.faces.fortran.names import LONGEST_NAME, dummies, extents, short_lines
+from glowtrain.bundles.faces.fortran.names import LONGEST_NAME, assumed_extents, dummies, extents, short_lines
 from glowtrain.bundles.faces.identifiers import named
 from glowtrain.bundles.faces.templates import filled, filled_for, template_text
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, element_of, hyper_of
 from glowtrain.bundles.verify.trace import printable
 from glowtrain.errors import BundleError
-from glowtrain.types import DType
+from glowtrain.types import DType, TensorType
 from glowtrain.version import __version__
 
 FOLDER, TEMPLATE = "fortran", "fortran/model.f90"
@@ -61,6 +61,7 @@ def source(module: BundleModule) -> str:
         hyper=[f"{e.element.fortran} :: {e.name} = {_default(module, e)}" for e in hyper],
         publics=[f"public :: {name}_{function.name}" for function in module.functions],
         calls=[line for function in module.functions for line in _interface(name, function)],
+        checked=[line for function in module.functions for line in _checked(name, function)],
     )
     return short_lines(text)
 
@@ -77,20 +78,38 @@ def _signed(number: int) -> str:
 
 
 def _interface(name: str, function: BundleFunction) -> Iterator[str]:
-    arguments = dummies(function)
-    yield f"function {name}_{function.name}(handle, {', '.join(arguments)}) &"
+    """The function of C, which takes addresses: what ``_checked`` calls."""
+    yield f"function {name}_{function.name}_raw(handle, {', '.join(dummies(function))}) &"
     yield f'    bind(C, name="{name}_{function.name}") result(code)'
     yield "  import"
+    yield from _declarations(name, function, extents)
+    yield "end function"
+
+
+def _checked(name: str, function: BundleFunction) -> Iterator[str]:
+    """The function that is called: arrays bring their shapes, which must be those of the model."""
+    arguments = ", ".join(["handle", *dummies(function)])
+    yield f"function {name}_{function.name}({arguments}) result(code)"
+    yield from _declarations(name, function, assumed_extents)
+    yield f"  code = {name}_WRONG_SIZE"
+    for argument, tensor in dummies(function).items():
+        if tensor is not None and tensor.type.shape:
+            yield f"  if (any(shape({argument}) /= [{extents(tensor.type)[1:-1]}])) return"
+    yield f"  code = {name}_{function.name}_raw({arguments})"
+    yield "end function\n"
+
+
+def _declarations(name: str, function: BundleFunction, shape: Callable[[TensorType], str]) -> Iterator[str]:
+    """The types of arguments and result. What may be left out of a step has no axes."""
     yield f"  type({name}_handle), intent(inout) :: handle"
-    for argument, tensor in arguments.items():
+    for argument, tensor in dummies(function).items():
         if tensor is None:
             yield f"  type({name}_hyper), intent(in), optional :: {argument}"
             continue
         intent = "in" if tensor in function.inputs else "out"
         optional = ", optional" if function.trains and intent == "out" else ""
-        yield f"  {tensor.element.fortran}, intent({intent}){optional} :: {argument}{extents(tensor.type)}"
+        yield f"  {tensor.element.fortran}, intent({intent}){optional} :: {argument}{shape(tensor.type)}"
     yield "  integer(c_int32_t) :: code"
-    yield "end function"
 
 
 def program(module: BundleModule, space: str) -> str:

@@ -22,7 +22,7 @@ def dummies(function: BundleFunction) -> dict[str, BundleTensor | None]:
     given += [("hyper", None)] if function.hyper else []
     given += [(each.name, each) for each in function.outputs]
     found: dict[str, BundleTensor | None] = {}
-    reserved = {"handle", "code", function.name, *_KINDS}
+    reserved = {"handle", "code", "any", "shape", function.name, *_KINDS}
     for name, tensor in given:
         free = unused(shortened(name.lower(), len(found)), reserved)
         reserved.add(free)
@@ -41,6 +41,11 @@ def extents(type_: TensorType) -> str:
         return ""
     shape = type_.shape if type_.rank <= MOST_AXES else (type_.size,)
     return f"({', '.join(map(str, reversed(shape)))})"
+
+
+def assumed_extents(type_: TensorType) -> str:
+    """As many axes, whose extents an array brings with it."""
+    return re.sub(r"\d+", ":", extents(type_))
 
 
 def short_lines(text: str) -> str:
