@@ -10,10 +10,12 @@ from functools import partial
 from typing import Any
 
 from glowtrain.errors import (
+    BusyError,
     DeadlineError,
     GlowtrainError,
     InputError,
     RequestSizeError,
+    RequestTimeoutError,
     UnavailableError,
     UnknownNetworkError,
 )
@@ -94,14 +96,14 @@ class InferenceService:
 
     @contextmanager
     def counting_refusals(self, model: str, version: str | None) -> Iterator[None]:
-        """Count what is raised within of a request that cannot be meant: the host has not seen it then.
+        """Count what is raised within of a request that is refused before the host has seen it.
 
         Raises :class:`UnknownNetworkError` before that.
         """
         network = self._network(model, version)
         try:
             yield
-        except (InputError, RequestSizeError):
+        except (InputError, RequestSizeError, RequestTimeoutError, BusyError):
             self._refusals.add(network.name, network.version, OTHER)
             raise
 

@@ -131,6 +131,7 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
         assert answer.status == 408
         assert "not come within 0.1 seconds" in told(answer)
         assert connection.recv(1) == b""
+        assert 'nv_inference_request_failure{model="double",version="1",reason="OTHER"} 1' in both[0].metrics()
 
 
 @pytest.mark.parametrize("before", [b"", b"GET /v2/health/live HTTP/1.1\r\nHost: here\r\n\r\n"])
