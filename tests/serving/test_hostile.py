@@ -15,8 +15,10 @@ from http.client import HTTPConnection, HTTPResponse
 
 import grpc
 import pytest
+from starlette.requests import Request
 
 from glowtrain.errors import RequestSizeError
+from glowtrain.serving.http.app import _unless_gone
 from glowtrain.serving.http.bodies import read_body
 from glowtrain.serving.rpc.schema import ModelInferRequest
 from glowtrain.serving.server import Server
@@ -215,6 +217,28 @@ def test_what_is_no_http_ends_the_connection(server: Server, text: bytes) -> Non
 def test_a_client_that_dies_while_it_sends(server: Server) -> None:
     for length in ("Content-Length: 1000", "Transfer-Encoding: chunked"):
         raw(server, start(length) + b"10\r\n").close()
+
+
+def test_a_client_that_goes_away_when_it_is_answered_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glowtrain.serving.http.app.GLANCE", 0)
+    failed: list[object] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+        went = asyncio.Event()
+
+        async def receive() -> dict[str, str]:
+            await went.wait()
+            return {"type": "http.disconnect"}
+
+        async with _unless_gone(Request({"type": "http"}, receive)):
+            await asyncio.sleep(0.01)  # it is watched
+            went.set()
+            await asyncio.sleep(0)  # the watch has ended, and nobody has been told so far
+        await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert not failed
 
 
 def test_a_client_that_goes_away_takes_its_request_back() -> None:

@@ -227,13 +227,13 @@ async def _unless_gone(request: Request) -> AsyncIterator[None]:
     """Cancels what is within where the client goes away before it ends, and raises ``ClientDisconnect``."""
     watching: list[asyncio.Task[None]] = []
 
-    def watch() -> None:
-        watching.append(asyncio.create_task(_disconnected(request)))
-        watching[0].add_done_callback(gone)
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        leaving.reschedule(0)  # within the task: a callback of it could come when the time-out has ended
 
-    def gone(task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            leaving.reschedule(0)
+    def watch() -> None:
+        watching.append(asyncio.create_task(leave()))
 
     glance = asyncio.get_running_loop().call_later(GLANCE, watch)
     try:
@@ -245,11 +245,6 @@ async def _unless_gone(request: Request) -> AsyncIterator[None]:
         glance.cancel()
         for task in watching:
             task.cancel()
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _error(status: int, message: str, headers: Any = None) -> Response:
