@@ -21,6 +21,7 @@ class ErrorCode(IntEnum):
     READ_FAILED = 9
     WRITE_FAILED = 10
     OTHER_WEIGHTS = 11
+    OVERLAP = 12
 
     @property
     def text(self) -> str:
@@ -41,4 +42,5 @@ _TEXTS = {
     ErrorCode.READ_FAILED: "reading failed or ended early; variables have changed only if it did so the second time",
     ErrorCode.WRITE_FAILED: "writing failed; what was written is incomplete",
     ErrorCode.OTHER_WEIGHTS: "the file holds the weights of another model",
+    ErrorCode.OVERLAP: "variables and arena have bytes in common",
 }

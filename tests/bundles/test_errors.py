@@ -77,6 +77,22 @@ def test_memory_that_is_too_small_or_misaligned(which: str) -> None:
     assert instance.init(**{f"{which}_bytes": piece.nbytes + 1}) == ErrorCode.OK
 
 
+def test_variables_and_arena_that_overlap_are_refused() -> None:
+    instance = Instance(loaded())
+    line, variables, arena = (loaded().module.memory.alignment, instance.variables.nbytes, instance.arena.nbytes)
+    room = np.zeros(2 * (variables + arena) + line, np.uint8)
+    begin = -(-(room.ctypes.data + arena) // line) * line
+    for beside, apart in (
+        (0, False),
+        (variables - line, False),
+        (variables, True),
+        (line - arena, False),
+        (-arena, True),
+    ):
+        code = instance.init(variables=begin, arena=begin + beside)
+        assert code == (ErrorCode.OK if apart else ErrorCode.OVERLAP), beside
+
+
 def test_the_memory_of_another_bundle_is_refused() -> None:
     assert Instance(loaded()).init(version=other().module.version) == ErrorCode.OTHER_VERSION
 

@@ -47,6 +47,7 @@ enum {
   TINY_READ_FAILED = 9, /* reading failed or ended early; variables have changed only if it did so the second time */
   TINY_WRITE_FAILED = 10, /* writing failed; what was written is incomplete */
   TINY_OTHER_WEIGHTS = 11, /* the file holds the weights of another model */
+  TINY_OVERLAP = 12, /* variables and arena have bytes in common */
 };
 const char *tiny_error(uint32_t code); /* the text above */
 

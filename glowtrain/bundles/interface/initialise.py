@@ -5,6 +5,7 @@ from __future__ import annotations
 from glowtrain.backends.llvm.values import I8, I32, NULL, POINTER, LlvmType, LlvmValue, integer, pointer
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.interface.interface import Interface
+from glowtrain.bundles.interface.structs import CFunction
 
 UNKNOWN = 255
 """The bytes of variables that nobody knows: in floats they are NaN."""
@@ -24,6 +25,7 @@ def init(interface: Interface) -> str:
                 f.get(interface.init_arguments, memory, f"{name}_bytes"),
             )
             f.passed(f.call("usable", I32, at, count, f.index(needed)))
+    _check_apart(interface, f)
     f.put(interface.handle, own, "version", integer(interface.version, I32))
     for name in ("variables", "arena", "parallel", "context"):
         f.put(interface.handle, own, name, f.get(interface.init_arguments, memory, name))
@@ -31,6 +33,19 @@ def init(interface: Interface) -> str:
     if not interface.memory.slots:
         return f.succeeded()
     return f.finish(f.call(f"{interface.name}_reset", I32, own))
+
+
+def _check_apart(interface: Interface, f: CFunction) -> None:
+    """An error where variables and arena overlap: by bytes without sign, each begins far enough behind the other, or
+    before it."""
+    if interface.memory.size and interface.arena:
+        fields = (f.get(interface.init_arguments, f.of["memory"], name) for name in ("variables", "arena"))
+        variables, arena = (f.cast("ptrtoint", at, interface.usize) for at in fields)
+        for behind, needed in (
+            (f.op("sub", arena, variables), interface.memory.size),
+            (f.op("sub", variables, arena), interface.arena),
+        ):
+            f.require(f.compare("uge", behind, needed), ErrorCode.OVERLAP)
 
 
 def reset(interface: Interface) -> str:
