@@ -22,6 +22,7 @@ class ErrorCode(IntEnum):
     WRITE_FAILED = 10
     OTHER_WEIGHTS = 11
     OVERLAP = 12
+    NO_WEIGHTS = 13
 
     @property
     def text(self) -> str:
@@ -43,4 +44,5 @@ _TEXTS = {
     ErrorCode.WRITE_FAILED: "writing failed; what was written is incomplete",
     ErrorCode.OTHER_WEIGHTS: "the file holds the weights of another model",
     ErrorCode.OVERLAP: "variables and arena have bytes in common",
+    ErrorCode.NO_WEIGHTS: "weights that are not in the object file have not all been set or loaded",
 }

@@ -60,6 +60,16 @@ class VariableMemory:
         return len(self.image) + self.zeros + self.unknown
 
     @property
+    def unknown_floats(self) -> list[int]:
+        """The numbers of variables that begin as a NaN which no arithmetic makes; of floats of 8 bits some does."""
+        first = len(self.image) + self.zeros
+        return [
+            number
+            for number, slot in enumerate(self.slots)
+            if slot.offset >= first and slot.type.dtype.is_float and slot.type.dtype.size > 1 and slot.type.size
+        ]
+
+    @property
     def types(self) -> dict[str, TensorType]:
         """In the order of files."""
         return {slot.name: slot.type for slot in self.slots}

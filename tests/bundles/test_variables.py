@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_safetensors
 
+from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.interface.variables import ROLES
 from glowtrain.bundles.weights import file_of
 from tests.bundles.in_process import Instance, trainer_and_bundle
@@ -58,11 +59,28 @@ def test_weights_that_were_left_out_are_nan_until_they_are_loaded() -> None:
     for slot in loaded.module.memory.slots:
         unknown = slot.role != "state" and slot.type.dtype.is_float
         assert np.isnan(instance.get(slot.name)).all() == unknown, slot.name
-    assert np.isnan(instance.run("predict", batch)["output"]).all()
+    assert {instance.tried(name, batch)[0] for name in ("step", "predict")} == {ErrorCode.NO_WEIGHTS}
     known = trainer_and_bundle(CASES["cnn"]().trainer)[1].instance()
     _, file = known.saved()
     assert instance.load(file) == 0
     assert float(instance.run("step", batch)["loss"]) == case.trainer.step(batch)
+
+
+@pytest.mark.parametrize("name", ["cnn", "f64", "f16", "bf16"])
+def test_nothing_runs_before_all_weights_are_set(name: str) -> None:
+    """Also a single one that is missing: an index of the largest would be some number, made of NaN."""
+    case = CASES[name]()
+    _, loaded = trainer_and_bundle(case.trainer, known=False)
+    batch, slots = case.batch(np.random.default_rng(1)), loaded.module.memory.slots
+    for missing in (slot for slot in slots if slot.role != "state"):
+        instance = loaded.instance()
+        for slot in slots:
+            if slot is not missing:
+                assert instance.set(slot.name, slot.initial) == 0
+        assert instance.tried("predict", batch)[0] == ErrorCode.NO_WEIGHTS, missing.name
+        one = np.full(missing.type.shape, np.nextafter(missing.initial.dtype.type(1), 0))  # its last bits are ones
+        assert instance.set(missing.name, one.astype(missing.initial.dtype)) == 0
+        assert instance.tried("predict", batch)[0] == 0
 
 
 def test_the_object_with_weights_and_without_read_the_same_files() -> None:

@@ -48,6 +48,7 @@ enum {
   TINY_WRITE_FAILED = 10, /* writing failed; what was written is incomplete */
   TINY_OTHER_WEIGHTS = 11, /* the file holds the weights of another model */
   TINY_OVERLAP = 12, /* variables and arena have bytes in common */
+  TINY_NO_WEIGHTS = 13, /* weights that are not in the object file have not all been set or loaded */
 };
 const char *tiny_error(uint32_t code); /* the text above */
 

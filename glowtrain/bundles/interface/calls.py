@@ -23,6 +23,8 @@ def call(interface: Interface, function: BundleFunction) -> str:
         **{each.name: POINTER for each in function.outputs},
     )
     f.passed(f.call("ready", I32, f.of["handle"]))
+    if interface.memory.unknown_floats:
+        f.passed(f.call("weighted", I32, f.of["handle"]))
     needed = function.inputs if function.trains else (*function.inputs, *function.outputs)
     f.present(*(each.name for each in needed if each.type.size))  # an empty vector of C++ has no address
     for each, value in zip(function.hyper, _hyper(interface, f, function).values(), strict=True):

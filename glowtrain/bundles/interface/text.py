@@ -10,7 +10,7 @@ from glowtrain.backends.llvm.text import internal
 from glowtrain.backends.llvm.values import I32, integer, number, pointer
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.interface.calls import call, run
-from glowtrain.bundles.interface.checks import ready, usable
+from glowtrain.bundles.interface.checks import ready, usable, weighted
 from glowtrain.bundles.interface.constants import structured
 from glowtrain.bundles.interface.files import load, same, save
 from glowtrain.bundles.interface.initialise import copy, fill, init, reset
@@ -25,6 +25,8 @@ def interface_text(interface: Interface) -> str:
     if interface.memory.slots:
         internals += [element(interface), equal(interface), same(interface)]
         exported += [each(interface) for each in (reset, find, get, set_, save, load)]
+    if interface.memory.unknown_floats:
+        internals.append(weighted(interface))
     if interface.threads > 1:
         internals.append(run(interface))
     _export_constants(interface)
