@@ -114,15 +114,22 @@ class Predictor:
 
     def _dependence(self, inputs: Arrays, size: int) -> str:
         """What an example depends on. A single one runs in NumPy, where nothing need be compiled for it."""
-        runs = {self.fixed or max(size, 2): self.function}
+        functions = {self.fixed or max(size, 2): self.function}
         if self.fixed is None:
-            runs[1] = compile(self.function.model, "interpreter", self.function.state)
-        few = {extent: {name: array[:extent] for name, array in inputs.items()} for extent in runs}
+            functions[1] = compile(self.function.model, "interpreter", self.function.state)
+        few = {extent: {name: array[:extent] for name, array in inputs.items()} for extent in functions}
+
+        def run(extent: int, arrays: Arrays) -> Arrays:
+            try:
+                return functions[extent](arrays)
+            except ShapeError:  # NumPy refuses an index out of range, of which compiled code makes NaN
+                return self.function(arrays)
+
         try:
-            graphs = {extent: run.specialised(few[extent]).graph for extent, run in runs.items()}
+            graphs = {extent: function.specialised(few[extent]).graph for extent, function in functions.items()}
+            return batch_dependence(graphs, run) or ""
         except (BindingError, ShapeError) as error:
-            return f"it does not take as few: {error}"
-        return batch_dependence(graphs, lambda extent, arrays: runs[extent](arrays)) or ""
+            return f"whether its examples depend on each other cannot be tried: {error}"
 
 
 def _batches(inputs: Arrays, count: int, size: int) -> Iterator[dict[str, Array]]:
