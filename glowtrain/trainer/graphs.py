@@ -28,7 +28,7 @@ from glowtrain.modes.training_and_inference import inference, make_trainable
 from glowtrain.ops.reduce.reduction import as_dtype
 from glowtrain.optim import as_optimizer
 from glowtrain.presentation.messages import listed
-from glowtrain.trainer.micro_batches.split import AUTO, part_of
+from glowtrain.trainer.micro_batches.split import AUTO, batch_symbol, dependence_of, part_of
 from glowtrain.trainer.selection.patterns import select
 from glowtrain.trainer.settings import SAMPLE_WEIGHT, TrainingSpec
 from glowtrain.types import Spec
@@ -160,7 +160,7 @@ class TrainerGraphs:
 
     def step_in_parts(self, model: Graph, count: int) -> Graph:
         """One training step of a bound model, in so many parts of the batch one after the other."""
-        part, split = part_of(model, self.all_specs, self.loss, count)
+        part, split = part_of(model, self.all_specs, self.loss, count, self.dependence)
         trained = self.trained(part)
         attached = self.loss.attach(trained)
         metrics = self.measures.means(trained, attached) if self.spec.measured_in_steps else {}
@@ -249,6 +249,12 @@ class TrainerGraphs:
     def prediction(self) -> Graph | Template:
         """The inference form."""
         return self._derived(inference)
+
+    @cached_property
+    def dependence(self) -> str | None:
+        """What an example's outputs depend on of its batch; see :func:`dependence_of`."""
+        symbol = batch_symbol(self.model.name, self.all_specs)
+        return dependence_of(self.prediction(), self.example.binding, symbol)
 
     def trained(self, model: Graph) -> Graph:
         """The training form of a bound model."""

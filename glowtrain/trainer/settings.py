@@ -110,7 +110,7 @@ class TrainingSettings(Resources):
         "Take each batch in N equal parts, one after the other, or in as few as --memory needs (auto).",
         "Gradients of the parts are added up, as an optimizer does that accumulates as many batches, in less memory "
         "(to the bit where both steps take their sums in one order). The loss must be a mean or a sum over examples, "
-        "and nothing may take statistics of a batch.",
+        "and no example's outputs may depend on its batch.",
         metavar="N",
         type=str,
         parse=_parts_of_batches,

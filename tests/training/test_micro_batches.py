@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from glowtrain.graph import Template, Value
 from glowtrain.loops import Index, Tensor
 from glowtrain.lower import lower
 from glowtrain.memory.budget import KEEP, SMALLEST, Memory, budget_of
+from glowtrain.ops.indexing.arg_extrema import CumSum
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
 from glowtrain.program.program import Plan
 from glowtrain.stages import Options
@@ -240,6 +242,25 @@ def test_a_fixed_batch_is_refused() -> None:
     fixed = rows.bind({"batch": 8}).with_(template=None)
     with pytest.raises(InputError, match="must be one symbolic batch dimension .* --open-batch"):
         trainer_of(fixed, "cpu", micro_batches=2)
+
+
+DEPENDENT: dict[str, Callable[[Value], Value]] = {
+    "the examples beside it": lambda x: x - gt.nn.mean(x, 0),
+    "where in its batch it is": lambda x: x + CumSum(axis=0)(x * 0.0 + 1.0),
+    "how many there are in its batch": lambda x: x * gt.nn.total(x * 0.0 + 1.0, 0),
+}
+
+
+@pytest.mark.parametrize("what", DEPENDENT)
+def test_examples_that_depend_on_their_batch_are_refused(what: str) -> None:
+    @gt.model(x=gt.f32["n", 3])
+    def dependent(x: Value) -> Value:
+        return gt.nn.linear(DEPENDENT[what](x), 2)
+
+    trainer = gt.Trainer(dependent, "softmax_cross_entropy", gt.optim.SGD(0.1), micro_batches=2)
+    batch = {"x": np.ones((4, 3), np.float32), "labels": np.zeros(4, np.int64)}
+    with pytest.raises(InputError, match=f"in micro-batches: output 'output' of an example depends on {what}"):
+        trainer.step(batch)
 
 
 def test_statistics_of_a_batch_are_refused_unless_frozen() -> None:

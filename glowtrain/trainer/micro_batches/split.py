@@ -8,11 +8,13 @@ from typing import Literal
 
 import numpy as np
 
-from glowtrain.errors import InputError
+from glowtrain.compiler import compile
+from glowtrain.compiler.batch_dependence import batch_dependence
+from glowtrain.errors import BindingError, InputError, ShapeError
 from glowtrain.grad import BatchSplit
-from glowtrain.graph import Graph
+from glowtrain.graph import Binding, Graph, Template
 from glowtrain.losses import Loss
-from glowtrain.types import Spec
+from glowtrain.types import Array, Spec
 
 AUTO: Literal["auto"] = "auto"
 """As few parts as a budget of memory needs."""
@@ -48,14 +50,18 @@ def cannot_be_cut(what: str, batch: int, count: int) -> str:
     )
 
 
-def part_of(model: Graph, specs: Mapping[str, Spec], loss: Loss, count: int) -> tuple[Graph, BatchSplit]:
+def part_of(
+    model: Graph, specs: Mapping[str, Spec], loss: Loss, count: int, dependence: str | None
+) -> tuple[Graph, BatchSplit]:
     """The model for a part of the batch that ``model`` is bound to, and how the batch is split into ``count`` of them.
 
-    ``specs``: all inputs and targets, with symbolic extents where they can be bound anew. Raises :class:`InputError`
-    for a model whose batch is fixed, for a loss that is no mean or sum over examples, and for a batch that does not
-    divide.
+    ``specs``: all inputs and targets, with symbolic extents where they can be bound anew; ``dependence``: that of
+    :func:`dependence_of`. Raises :class:`InputError` for a model whose batch is fixed or whose examples depend on it,
+    for a loss that is no mean or sum over examples, and for a batch that does not divide.
     """
     symbol = batch_symbol(model.name, specs)
+    if dependence is not None:
+        raise InputError(f"{model.name} cannot be trained in micro-batches: {dependence}")
     if loss.over_examples is None:
         raise InputError(
             f"{model.name} cannot be trained in micro-batches: nothing says that its loss is a mean or a sum over "
@@ -68,6 +74,29 @@ def part_of(model: Graph, specs: Mapping[str, Spec], loss: Loss, count: int) -> 
     binding = replace(model.binding, dims={**model.dims, symbol: batch // count})
     batched = frozenset(name for name, spec in specs.items() if spec.shape[:1] == (symbol,))
     return model.template.bound(binding), BatchSplit(count, batched, sums=loss.over_examples == "sum")
+
+
+def dependence_of(model: Graph | Template, binding: Binding, symbol: str) -> str | None:
+    """What outputs of an example depend on of its batch, whose dimension is ``symbol``; None where nothing shows.
+
+    ``model`` is an inference form, which runs in NumPy, for one example and for two; where it does not take random
+    numbers, or as few, nothing is known.
+    """
+    assert isinstance(model, Template)
+    try:
+        bound = {size: model.bound(replace(binding, dims={**binding.dims, symbol: size})) for size in (1, 2)}
+        functions = {size: compile(graph, "interpreter") for size, graph in bound.items()}
+        each = [name for name in bound[1].outputs if all(g.outputs[name].shape[:1] == (n,) for n, g in bound.items())]
+        if any(graph.results is not None or not all(i.shape for i in graph.inputs) for graph in bound.values()):
+            return None
+
+        def run(size: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
+            outputs = functions[size](arrays)
+            return {name: outputs[name] for name in each}
+
+        return batch_dependence(bound, run)
+    except (BindingError, ShapeError):
+        return None
 
 
 def batch_symbol(name: str, specs: Mapping[str, Spec], how: str = "in micro-batches") -> str:
