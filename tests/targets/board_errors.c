@@ -45,6 +45,8 @@ int main(void) {
   provoked("MISALIGNED", net_init(&empty, &memory));
   memory = good, memory.arena_bytes--;
   provoked("TOO_SMALL", net_init(&empty, &memory));
+  memory = good, memory.arena = variables;
+  provoked("OVERLAP", net_init(&empty, &memory));
   x[0] = __builtin_nanf("");
   provoked("NOT_FINITE", net_step(&handle, x, labels, NULL, &loss));
   x[0] = __builtin_inff();

@@ -85,6 +85,9 @@ int main(void) {
   memory.variables_bytes--;
   say("init of less", mlp_init(&handle, &memory));
   memory.variables_bytes++;
+  memory.arena = variables;
+  say("init of one for both", mlp_init(&handle, &memory));
+  memory.arena = arena;
   say("init", mlp_init(&handle, &memory));
   for (int at = 0; at < 256; at++) x[at] = (float)(at % 7) / 8;
   say("step", mlp_step(&handle, x, labels, NULL, NULL));
