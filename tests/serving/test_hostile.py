@@ -91,9 +91,10 @@ def sent_until_cut_off(connection: socket.socket, chunk: bytes, most: int) -> in
     return most
 
 
-def test_many_small_chunks_are_one_body(server: Server) -> None:
+@pytest.mark.parametrize("coding", ["chunked", "Chunked "])
+def test_many_small_chunks_are_one_body(server: Server, coding: str) -> None:
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in REQUEST) + b"0\r\n\r\n"
-    with raw(server, start("Transfer-Encoding: chunked") + chunks) as connection:
+    with raw(server, start(f"Transfer-Encoding: {coding}") + chunks) as connection:
         answer = HTTPResponse(connection)
         answer.begin()
         assert answer.status == 200

@@ -81,7 +81,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._head += len(name) + len(value)
         if self._head > HEAD:
             raise ValueError("the head is too long")
-        if name.lower() == b"transfer-encoding" and value.lower() != b"chunked":
+        if name.lower() == b"transfer-encoding" and value.strip(b" ").lower() != b"chunked":
             self._refusal = HTTPStatus.NOT_IMPLEMENTED, "of transfer codings, chunked alone is taken"
             raise ValueError(self._refusal)
         super().on_header(name, value)
