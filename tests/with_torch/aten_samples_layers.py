@@ -280,6 +280,31 @@ function("avg_pool2d with its own divisor", lambda x: F.avg_pool2d(x, 2, divisor
 function(
     "avg_pool3d with its own divisor", lambda x: F.avg_pool3d(x, 2, padding=1, divisor_override=3), real(2, 3, 4, 4, 4)
 )
+function(
+    "avg_pool2d with its own divisor and windows that end outside",
+    lambda x: F.avg_pool2d(x, (4, 3), (2, 3), 1, ceil_mode=True, divisor_override=2),
+    real(1, 3, 9, 8),
+)
+for size in ((1, 1), (2, 2), (3, None)):
+    function(
+        f"adaptive_max_pool2d to {size} with indices",
+        lambda x, size=size: F.adaptive_max_pool2d(x, size, return_indices=True),
+        real(2, 3, 4, 6),
+    )
+function(
+    "fractional max pooling",
+    lambda x, at: F.fractional_max_pool2d(x, (2, 3), (5, 1), None, True, at),
+    real(2, 3, 9, 8),
+    real(2, 3, 2, low=0, high=1),
+    constants=(1,),
+)
+function(
+    "fractional max pooling of volumes",
+    lambda x, at: F.fractional_max_pool3d(x, (2, 3, 2), (3, 4, 2), None, True, at),
+    real(2, 3, 6, 7, 5),
+    real(2, 3, 3, low=0, high=1),
+    constants=(1,),
+)
 layer("nn.AdaptiveAvgPool2d of unequal axes", lambda: nn.AdaptiveAvgPool2d((3, None)), real(2, 3, 7, 6))
 function(
     "adaptive pooling's own operators",
@@ -371,7 +396,7 @@ function(
     "batch norm's own operators",
     lambda x, w, m, v: (
         aten._native_batch_norm_legit_no_training(x, w, w, m, v, 0.1, 1e-5)[0],
-        aten._native_batch_norm_legit.no_stats(x, w, w, True, 0.1, 1e-5)[0],
+        *aten._native_batch_norm_legit.no_stats(x, w, w, True, 0.1, 1e-5),
         aten.batch_norm(x, w, w, m, v, False, 0.1, 1e-5, False),
     ),
     real(3, 4, 5),
@@ -402,8 +427,8 @@ layer(
 function(
     "layer and group norm's own operators",
     lambda x, w: (
-        aten.native_layer_norm(x, [4], w, w, 1e-5)[0],
-        aten.native_group_norm(x, None, None, 3, 4, 4, 2, 1e-5)[0],
+        *aten.native_layer_norm(x, [4], w, w, 1e-5),
+        *aten.native_group_norm(x, None, None, 3, 4, 4, 2, 1e-5),
     ),
     real(3, 4, 4),
     real(4),

@@ -207,6 +207,13 @@ function(
     ),
     real(2, 3, 5),
 )
+for mode in ("reflect", "replicate", "circular"):
+    function(
+        f"pads that cut in mode {mode}",
+        lambda x, mode=mode: (F.pad(x, (-2, 3), mode), F.pad(x, (2, -3), mode), F.pad(x, (-1, -1), mode)),
+        real(2, 3, 5),
+    )
+function("replicated pads that cut all", lambda x: F.pad(x, (-5, 7), "replicate"), real(2, 3, 5))
 function("pad of integers", lambda x: F.pad(x, (1, 2), value=7), whole(2, 3))
 function("pad of booleans", lambda x: F.pad(x, (1, 2), value=True), truth(2, 3))
 function("constant_pad_nd", lambda x: (aten.constant_pad_nd(x, [1, 2], 3), aten.constant_pad_nd(x, [1, 2])), real(2, 3))

@@ -27,11 +27,14 @@ Gradients = list[torch.Tensor | None]
 COMPILED, FALLS_BACK, RAISES, DIFFERS = "compiled", "falls back", "raises", "differs"
 
 ENTRIES = {
+    "_batch_norm_with_update_functional.default": "_batch_norm_with_update",
     "_unsafe_index.Tensor": "_unsafe_masked_index", "acos.default": "acos", "angle.default": "angle",
     "asin.default": "asin", "atanh.default": "atanh", "cholesky.default": "cholesky", "dist.default": "dist",
     "grid_sampler_2d.default": "grid_sampler_2d", "grid_sampler_3d.default": "grid_sampler_3d",
     "hypot.default": "hypot", "i0.default": "i0", "ldexp.Tensor": "ldexp", "lerp.Tensor": "quantile",
-    "logaddexp.default": "logaddexp", "permute_copy.default": "permute_copy",
+    "logaddexp.default": "logaddexp",
+    "max_pool2d_with_indices_backward.default": "max_pool2d_with_indices_backward",
+    "permute_copy.default": "permute_copy",
     "pixel_shuffle.default": "nn.functional.pixel_shuffle", "prelu.default": "nn.functional.prelu",
     "searchsorted.Tensor": "searchsorted", "tan.default": "tan", "xlogy.Tensor": "xlogy",
 }  # fmt: skip

@@ -55,7 +55,8 @@ def test_gradients_stay_when_called_again() -> None:
 class Views(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         h = x.exp()
-        return x.t(), x[1:], h, h.t(), h.view(-1), h.detach(), x.detach().unbind(0)[0]
+        unsaid = *x.unsafe_chunk(2), nn.functional.dropout1d(x, training=False)
+        return x.t(), x[1:], h, h.t(), h.view(-1), h.detach(), x.detach().unbind(0)[0], *unsaid
 
 
 def test_views_of_arguments_and_of_each_other() -> None:
@@ -65,7 +66,7 @@ def test_views_of_arguments_and_of_each_other() -> None:
         assert torch.equal(mine, other)
         assert mine.stride() == other.stride()
         assert mine.requires_grad == other.requires_grad
-    for one, two in ((0, 1), (2, 3), (2, 4), (2, 5)):
+    for one, two in ((0, 1), (2, 3), (2, 4), (2, 5), (0, 7), (0, 8), (0, 9)):
         assert ours[one].untyped_storage().data_ptr() == ours[two].untyped_storage().data_ptr()
     assert ours[0].data_ptr() == x.data_ptr()
 

@@ -17,7 +17,7 @@ def _filled(call: AtenCall, number: Any) -> Value:
 
 
 @aten("zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format", "empty_like.default")
-@aten("new_empty.default")
+@aten("new_empty.default", "empty_permuted.default", "empty_strided.default", "new_empty_strided.default")
 def zeros(call: AtenCall, *_: Any, **__: Any) -> Any:
     """Of a tensor whose elements may be anything too."""
     return _filled(call, 0)

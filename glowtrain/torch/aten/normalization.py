@@ -14,11 +14,13 @@ from glowtrain.ops.normalize.batch_and_layer import (
     LayerNormalization,
     RMSNormalization,
     UnbiasedBatchNormalization,
+    inverse_deviation,
 )
 from glowtrain.ops.normalize.group import GroupNormalization, InstanceNormalization
 from glowtrain.ops.objective.stop_gradient import StopGradient
+from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.ops.tensor.move import reshape
-from glowtrain.torch.aten.table import AtenCall, as_type, aten
+from glowtrain.torch.aten.table import AtenCall, accumulated, as_type, aten
 from glowtrain.types import DType
 
 
@@ -33,21 +35,51 @@ def _affine(x: Value, scale: Value | None, bias: Value | None, shape: tuple[int,
     return ones, zeros
 
 
+def _statistics(call: AtenCall, x: Value, axes: Sequence[int], eps: float) -> list[Value]:
+    """The results behind the first: mean and inverse deviation along axes, in the types that PyTorch gives them."""
+    wide, mean_of = accumulated(x), ReduceMean(axes=tuple(axes))
+    mean = mean_of(wide)
+    centered = wide - mean
+    found = mean, inverse_deviation(mean_of(centered * centered), eps)
+    return [reshape(as_type(each, y.dtype), y.shape) for each, y in zip(found, call.types[1:3], strict=True) if y]
+
+
+def _batch_statistics(call: AtenCall, x: Value, eps: float) -> list[Value]:
+    """Those of channels, without a gradient, as PyTorch has them."""
+    return _statistics(call, StopGradient()(x), (0, *range(2, x.rank)), eps)
+
+
+def _none(call: AtenCall, *results: int) -> list[Value]:
+    """Results without elements: what is not computed in inference."""
+    types = [call.types[number] for number in results]
+    return [constant(np.zeros(type_.shape, type_.dtype.numpy)) for type_ in types if type_]
+
+
 @aten("_native_batch_norm_legit_functional.default")
 def batch_norm_training(
     call: AtenCall, x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, training: bool,
     momentum: float, eps: float,
 ) -> Any:  # fmt: skip
-    """The result, the running statistics, through which no gradient flows, and nothing for the batch's own, which only
-    PyTorch's gradient reads."""
+    """The result, the batch's statistics and the running ones."""
     scale, shift = _affine(x, weight, bias, x.shape[1:2])
     if not training:
-        return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance), None, None, mean, variance
+        y = BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance)
+        return y, *_none(call, 1, 2), mean, variance
     operator = UnbiasedBatchNormalization(epsilon=eps, momentum=1 - momentum)
     y, *running = operator(x, scale, shift, mean, variance)
-    types = [type_ for type_ in call.types[3:] if type_ is not None]  # f32 for halves, which PyTorch then converts
+    types = [type_ for type_ in call.types[-2:] if type_ is not None]  # f32 for halves, which PyTorch then converts
     statistics = [StopGradient()(as_type(each, type_.dtype)) for each, type_ in zip(running, types, strict=True)]
-    return y, None, None, *statistics
+    return y, *_batch_statistics(call, x, eps), *statistics
+
+
+@aten("_batch_norm_with_update_functional.default")
+def batch_norm_with_update(
+    call: AtenCall, x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, momentum: float,
+    eps: float,
+) -> Any:  # fmt: skip
+    """The same, with a place for what only another processor's gradient reads."""
+    *found, new_mean, new_variance = batch_norm_training(call, x, weight, bias, mean, variance, True, momentum, eps)
+    return *found, *_none(call, 3), new_mean, new_variance
 
 
 @aten("_native_batch_norm_legit_no_training.default")
@@ -56,7 +88,7 @@ def batch_norm_inference(
     eps: float,
 ) -> Any:  # fmt: skip
     scale, shift = _affine(x, weight, bias, x.shape[1:2])
-    return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance), None, None
+    return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance), *_none(call, 1, 2)
 
 
 @aten("_native_batch_norm_legit.no_stats")
@@ -66,7 +98,8 @@ def batch_norm_without_statistics(
     channels = x.shape[1:2]
     scale, shift = _affine(x, weight, bias, channels)
     zeros, ones = _filled(0, channels, scale.dtype), _filled(1, channels, scale.dtype)
-    return BatchNormalization(epsilon=eps, training_mode=True)(x, scale, shift, zeros, ones)[0], None, None
+    y = BatchNormalization(epsilon=eps, training_mode=True)(x, scale, shift, zeros, ones)[0]
+    return y, *_batch_statistics(call, x, eps)
 
 
 @aten("layer_norm.default")
@@ -84,7 +117,9 @@ def layer_norm(
 def native_layer_norm(
     call: AtenCall, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
 ) -> Any:
-    return layer_norm(call, x, normalized_shape, weight, bias, eps), None, None
+    """Through its statistics no gradient flows; through those of a group norm it does."""
+    axes = range(x.rank - len(normalized_shape), x.rank)
+    return layer_norm(call, x, normalized_shape, weight, bias, eps), *_statistics(call, StopGradient()(x), axes, eps)
 
 
 @aten("rms_norm.default")
@@ -111,7 +146,8 @@ def group_norm(
 def native_group_norm(
     call: AtenCall, x: Value, weight: Value | None, bias: Value | None, n: int, c: int, hxw: int, group: int, eps: float
 ) -> Any:
-    return group_norm(call, x, group, weight, bias, eps), None, None
+    groups = reshape(x, (n, group, c // group * hxw))
+    return group_norm(call, x, group, weight, bias, eps), *_statistics(call, groups, (2,), eps)
 
 
 @aten("instance_norm.default")

@@ -204,20 +204,33 @@ def roll(call: AtenCall, x: Value, shifts: Sequence[int], dims: Sequence[int] = 
 
 @aten("pad.default", "constant_pad_nd.default")
 def pad(call: AtenCall, x: Value, pad: Sequence[int], mode: Any = "constant", value: Any = None) -> Any:
-    """ATen's pads begin with the last axis, and may be negative: these cut."""
+    """ATen's pads begin with the last axis, and may be negative: these cut, in circular mode before the others pad,
+    which otherwise read what is cut."""
     if not isinstance(mode, str):
         mode, value = "constant", mode
     counts = [(pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)][::-1]
-    axes = range(x.rank - len(counts), x.rank)
-    for axis, (before, after) in zip(axes, counts, strict=True):
-        x = slice_(call, x, axis, max(0, -before), x.shape[axis] - max(0, -after))
-    widths = [(max(0, before), max(0, after)) for before, after in counts]
+    cut = [tuple(min(0, count) for count in pair) for pair in counts]
+    widths = [tuple(max(0, count) for count in pair) for pair in counts]
+    if mode == "circular":
+        return _padded(call, _cut(call, x, cut), widths, mode, value)
+    return _cut(call, _padded(call, x, widths, mode, value), cut)
+
+
+def _cut(call: AtenCall, x: Value, counts: Sequence[Sequence[int]]) -> Value:
+    """Without so many elements at the ends of the last axes, which are given as negative numbers."""
+    for axis, (before, after) in enumerate(counts, x.rank - len(counts)):
+        x = slice_(call, x, axis, -before, x.shape[axis] + after)
+    return x
+
+
+def _padded(call: AtenCall, x: Value, widths: Sequence[Sequence[int]], mode: str, value: Any) -> Value:
     if not any(map(any, widths)):
         return x
     pads = (*(before for before, _ in widths), *(after for _, after in widths))
     theirs = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-    padded = Pad(pads=pads, axes=tuple(axes), mode=theirs[mode])  # type: ignore[arg-type]  # one of the four
-    return padded(x, call.cast(value)) if mode == "constant" and value else padded(x)
+    padded = Pad(pads=pads, axes=tuple(range(x.rank - len(widths), x.rank)), mode=theirs[mode])  # type: ignore[arg-type]  # one of the four
+    result: Value = padded(x, call.cast(value)) if mode == "constant" and value else padded(x)
+    return result
 
 
 @aten("pixel_shuffle.default")

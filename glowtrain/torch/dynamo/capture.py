@@ -216,8 +216,10 @@ def _check_shared(module: torch.fx.GraphModule, arguments: Sequence[Any], return
 
 
 def _memory(node: Any) -> int | None:
-    """The memory of what Dynamo saw a node give, as an address of PyTorch's."""
-    example = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+    """The memory of what Dynamo, or a trace, saw a node give first, as an address of PyTorch's."""
+    if not isinstance(node, torch.fx.Node):
+        return None
+    example = next(iter(pytree.tree_leaves(node.meta.get("example_value", node.meta.get("val")))), None)
     if not isinstance(example, torch.Tensor) or example.layout is not torch.strided:
         return None
     return int(example.untyped_storage()._cdata)
@@ -249,14 +251,17 @@ def _chain(result: Any) -> list[torch.fx.Node]:
 
 
 def _is_view(node: torch.fx.Node) -> bool:
-    """Whether PyTorch gives a view of the first operand: an operator of its own that computes nothing."""
+    """Whether PyTorch gives a view of the first operand, or that itself: an operator of its own that computes nothing.
+    Some do not say so: those that split without a look at what is changed in place, and dropout in inference."""
     if node.target is operator.getitem:
         return _is_view(node.args[0])
     if node.target in SHAPED:
         return True
     given = (*node.args[1:], *node.kwargs.values())
     fixed = not any(isinstance(each, torch.fx.Node) for each in pytree.tree_leaves(given))
-    return bool(isinstance(node.target, torch._ops.OpOverload) and node.target.is_view and node.args and fixed)
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.args or not fixed:
+        return False
+    return bool(node.target.is_view or _memory(node) == _memory(node.args[0]) is not None)
 
 
 def _views(chain: Sequence[torch.fx.Node]) -> tuple[View, ...]:

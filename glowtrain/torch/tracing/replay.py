@@ -28,7 +28,9 @@ BODIES = {"wrap": 1, "tag_activation_checkpoint": 1, "invoke_subgraph": 2}
 first argument: ``checkpoint`` says what is kept for a backward, which we decide ourselves."""
 MODES = frozenset({torch._C._set_grad_enabled, torch._C._log_api_usage_once})
 """Calls that compute nothing: a trace follows what they change, if anything."""
-METHODS = frozenset({"stride", "unflatten", *(f"new_{kind}" for kind in ("empty", "full", "ones", "tensor", "zeros"))})
+METHODS = frozenset(
+    {"stride", "unflatten"} | {f"new_{kind}" for kind in ("empty", "empty_strided", "full", "ones", "tensor", "zeros")}
+)
 """Methods of tensors that subclasses cannot replace, and that are traced as others are."""
 OF_TAPES = frozenset(
     {"backward", "detach_", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad"}
