@@ -587,3 +587,15 @@ function(
     real(1),
     random=True,
 )
+function("erfcx", torch.special.erfcx, exactly(-5.0, -1.5, -0.3, 0.0, 0.2, 1.9, 2.1, 30.0, 1e10))
+function("log_ndtr", torch.special.log_ndtr, exactly(-60.0, -9.0, -1.5, -0.9, 0.0, 1.0, 6.0, 100.0))
+function("ndtri", torch.special.ndtri, exactly(1e-30, 1e-5, 0.3, 0.5, 0.7, 0.9999))
+function("ndtri of what is no probability", torch.special.ndtri, exactly(-0.5, 0.0, 1.0, 2.0), gradient=False)
+function(
+    "frexp and nextafter at the ends of the range",
+    lambda x, y: (*torch.frexp(x), torch.nextafter(x, y)),
+    exactly(1e-45, -1e-40, 3.4028234e38, 0.0, -1.0, float("inf")),
+    exactly(0.0, -1.0, float("inf"), -1.0, -1.0, 0.0),
+    gradient=False,
+    reference=None,
+)

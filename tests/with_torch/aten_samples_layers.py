@@ -374,6 +374,23 @@ function(
     ),
     real(2, 3, 5, 4),
 )
+for mode in ("bilinear", "bicubic"):
+    for given in ({"size": (3, 9)}, {"scale_factor": (0.6, 1.7)}, {"size": (3, 2), "align_corners": True}):
+        function(
+            f"interpolate {mode} antialiased by {given}",
+            lambda x, mode=mode, given=given: F.interpolate(x, mode=mode, antialias=True, **given),
+            real(2, 3, 7, 5),
+        )
+function(
+    "antialiased upsampling's own operators",
+    lambda x: (
+        aten._upsample_bilinear2d_aa(x, [3, 7], False, 0.5, 1.7),
+        aten._upsample_bicubic2d_aa(x, [3, 7], False),
+        aten._upsample_bilinear2d_aa.vec(x, None, False, [0.5, 1.7]),
+        aten._upsample_bicubic2d_aa.vec(x, [3, 7], False, None),
+    ),
+    real(2, 3, 7, 5),
+)
 layer("nn.UpsamplingBilinear2d", lambda: nn.UpsamplingBilinear2d(scale_factor=2), real(2, 3, 5, 4))
 for mode in ("bilinear", "nearest", "bicubic"):
     for padding in ("zeros", "border", "reflection"):

@@ -30,6 +30,8 @@ ENTRIES = {
     "_batch_norm_with_update_functional.default": "_batch_norm_with_update",
     "_unsafe_index.Tensor": "_unsafe_masked_index", "acos.default": "acos", "angle.default": "angle",
     "asin.default": "asin", "atanh.default": "atanh", "cholesky.default": "cholesky", "dist.default": "dist",
+    "frexp.Tensor": "frexp", "nextafter.default": "nextafter",
+    "special_spherical_bessel_j0.default": "special.spherical_bessel_j0",
     "grid_sampler_2d.default": "grid_sampler_2d", "grid_sampler_3d.default": "grid_sampler_3d",
     "hypot.default": "hypot", "i0.default": "i0", "ldexp.Tensor": "ldexp", "lerp.Tensor": "quantile",
     "logaddexp.default": "logaddexp",

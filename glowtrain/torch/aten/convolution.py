@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from glowtrain.graph import Value
+import numpy as np
+
+from glowtrain.errors import ModelError
+from glowtrain.graph import Value, constant
+from glowtrain.ops.contraction.products import MatMul
 from glowtrain.ops.convolution.convolution import Conv, ConvTranspose
 from glowtrain.ops.resample.grid_sample import GridSample
 from glowtrain.ops.resample.resize import Resize
@@ -106,17 +110,79 @@ def _coordinates(align_corners: bool) -> str:
     return "align_corners" if align_corners else "half_pixel"
 
 
-def _resized(call: AtenCall, x: Value, scales: Sequence[Any], **how: Any) -> Value:
-    """By the scales, if there are any: where they are fractions, they say other coordinates than the extents do.
+def _by_axis(scales: Sequence[Any]) -> Sequence[Any]:
+    """Of one list, or of one number for each axis, which overloads without a list have."""
+    listed = scales[0] if len(scales) == 1 and (scales[0] is None or isinstance(scales[0], (list, tuple))) else scales
+    return listed or ()
 
-    They are one list, or one number for each axis, which overloads without a list have.
-    """
-    given = scales[0] if len(scales) == 1 and isinstance(scales[0], (list, tuple)) else scales
+
+def _resized(call: AtenCall, x: Value, scales: Sequence[Any], **how: Any) -> Value:
+    """By the scales, if there are any: where they are fractions, they say other coordinates than the extents do."""
+    given = _by_axis(scales)
     if given and None not in given and how["coordinate_transformation_mode"] != "align_corners":
         result: Value = Resize(scales=(1.0, 1.0, *map(float, given)), **how)(x)
         return result
     result = Resize(sizes=call.shape, **how)(x)
     return result
+
+
+@aten("_upsample_bilinear2d_aa.vec", "_upsample_bilinear2d_aa.default")
+def upsample_bilinear_antialiased(
+    call: AtenCall, x: Value, output_size: Any, align_corners: bool, *scales: Any, **named: Any
+) -> Any:
+    return _antialiased(call, x, align_corners, (*scales, *named.values()), 1, _triangle)
+
+
+@aten("_upsample_bicubic2d_aa.vec", "_upsample_bicubic2d_aa.default")
+def upsample_bicubic_antialiased(
+    call: AtenCall, x: Value, output_size: Any, align_corners: bool, *scales: Any, **named: Any
+) -> Any:
+    return _antialiased(call, x, align_corners, (*scales, *named.values()), 2, _cubic)
+
+
+def _triangle(x: np.ndarray) -> np.ndarray:
+    height: np.ndarray = np.maximum(1 - np.abs(x), 0)
+    return height
+
+
+def _cubic(x: np.ndarray) -> np.ndarray:
+    """Keys' cubic convolution, with a = -1/2."""
+    x = np.abs(x)
+    near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
+    height: np.ndarray = np.where(x < 1, near, np.where(x < 2, far, 0))
+    return height
+
+
+Kernel = Callable[[np.ndarray], np.ndarray]
+
+
+def _antialiased(
+    call: AtenCall, x: Value, align_corners: bool, scales: Sequence[Any], radius: int, kernel: Kernel
+) -> Value:
+    """Two products with matrices of weights: every result element weighs those that a kernel reaches, which is as wide
+    as the axis shrinks. PyTorch does not centre it otherwise where corners are aligned."""
+    if not x.dtype.is_float:
+        raise ModelError("whole numbers are not resized with antialias=True: convert them to floats")
+    given = _by_axis(scales) or (None, None)
+    across, down = (
+        _weights(x.shape[axis], call.shape[axis], align_corners, given[axis], radius, kernel).astype(x.dtype.numpy)
+        for axis in (-1, -2)
+    )
+    result: Value = MatMul()(constant(down), MatMul()(x, constant(across.T)))
+    return result
+
+
+def _weights(
+    extent: int, size: int, align_corners: bool, scale: float | None, radius: int, kernel: Kernel
+) -> np.ndarray:
+    """[size, extent], rows of sum 1."""
+    step = (extent - 1) / max(size - 1, 1) * (size > 1) if align_corners else 1 / scale if scale else extent / size
+    width, centers = max(step, 1.0), step * (np.arange(size)[:, None] + 0.5)
+    ends = [np.trunc(centers + side * radius * width + 0.5) for side in (-1, 1)]
+    numbers = np.arange(extent)
+    reached = (numbers >= ends[0]) & (numbers < ends[1])
+    weights: np.ndarray = np.where(reached, kernel((numbers - centers + 0.5) / width), 0)
+    return weights / weights.sum(axis=1, keepdims=True)
 
 
 @aten("grid_sampler.default", "grid_sampler_2d.default", "grid_sampler_3d.default")

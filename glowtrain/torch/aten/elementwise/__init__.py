@@ -6,6 +6,7 @@ Operands are first converted to the type that ATen promotes them to; results hav
 from glowtrain.torch.aten.elementwise import (
     activation,
     arithmetic,
+    bits,
     conversion,
     extrema,
     logic,
@@ -14,4 +15,14 @@ from glowtrain.torch.aten.elementwise import (
     transcendental,
 )
 
-__all__ = ["activation", "arithmetic", "conversion", "extrema", "logic", "same_name", "special", "transcendental"]
+__all__ = [
+    "activation",
+    "arithmetic",
+    "bits",
+    "conversion",
+    "extrema",
+    "logic",
+    "same_name",
+    "special",
+    "transcendental",
+]

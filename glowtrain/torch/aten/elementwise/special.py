@@ -2,7 +2,8 @@
 of a single one.
 
 Sources: M. Abramowitz and I. Stegun, Handbook of Mathematical Functions (1964), 6.1.17, 6.1.41, 6.3.7, 6.3.18, 7.1.14,
-9.6.16; S. Winitzki, A handy approximation for the error function and its inverse (2008).
+9.6.16; S. Winitzki, A handy approximation for the error function and its inverse (2008); M. M. Shepherd and J. G.
+Laframboise, Chebyshev approximation of (1 + 2x) exp(x²) erfc x in 0 ≤ x < ∞, Math. Comp. 36 (1981).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import numpy as np
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.arithmetic import Abs, Floor, Sign, Sqrt
-from glowtrain.ops.elementwise.logic import Equal, Where
-from glowtrain.ops.elementwise.transcendental import Erf, Exp, Log, Sin, Tan
+from glowtrain.ops.elementwise.logic import Equal, IsInf, Where
+from glowtrain.ops.elementwise.transcendental import Atanh, Erf, Exp, Log, Sin, Tan
 from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
 from glowtrain.types import f64
@@ -27,8 +28,10 @@ SHIFT = 8
 """Asymptotic series are those of arguments beyond this."""
 GAMMA = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 """Of log Γ(z), by odd powers of 1/z."""
-NODES, ANGLES = 32, 4096
-"""Polynomials through so many points; integrals over a period by so many."""
+MIDDLE = 3.75
+"""The middle of the half line, for functions that are fitted there."""
+NODES, FEW_NODES, ANGLES = 32, 24, 4096
+"""Polynomials through so many points, few where more add noise to slopes; integrals over a period by so many."""
 
 
 def _special(*names: str) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
@@ -119,14 +122,20 @@ def polygamma(call: AtenCall, n: int, x: Value) -> Any:
     return call.cast(_where(_is_pole(x), math.inf if n % 2 else -math.inf, derivative))
 
 
+def _winitzki(logarithm: Value) -> Value:
+    """About erfinv(x) for x ≥ 0, of log(1 - x²)."""
+    a = 0.147
+    half = logarithm * 0.5 + 2 / (math.pi * a)
+    result: Value = Sqrt()(Sqrt()(half * half - logarithm * (1 / a)) - half)
+    return result
+
+
 @_special("erfinv.default", "special_erfinv.default")
 def erfinv(x: Value) -> Value:
     """Winitzki's approximation, and three steps of Halley's, of which two are there for derivatives."""
     inside = Abs()(x) < 1.0
     within = _where(inside, x, 0)
-    logarithm, a = Log()(1.0 - within * within), 0.147
-    half = logarithm * 0.5 + 2 / (math.pi * a)
-    y = StopGradient()(Sign()(within) * Sqrt()(Sqrt()(half * half - logarithm * (1 / a)) - half))
+    y = StopGradient()(Sign()(within) * _winitzki(Log()(1.0 - within * within)))
     for _ in range(3):
         step = (Erf()(y) - within) * Exp()(y * y) * (math.sqrt(math.pi) / 2)
         y = y - step / (1.0 + y * step)
@@ -135,30 +144,85 @@ def erfinv(x: Value) -> Value:
 
 
 def _scaled_erfc(x: np.ndarray) -> np.ndarray:
-    """x exp(x²) erfc(x), by a continued fraction."""
-    rest = x
+    """exp(x²) erfc(x) for x ≥ 0: beyond 2 by a continued fraction."""
+    near, rest = np.minimum(x, 2), np.maximum(x, 2)
+    far = rest
     for k in range(300, 0, -1):
-        rest = x + 0.5 * k / rest
-    return x / (rest * math.sqrt(math.pi))
+        rest = far + 0.5 * k / rest
+    values: np.ndarray = np.where(
+        x < 2, np.exp(near * near) * np.vectorize(math.erfc)(near), 1 / (rest * math.sqrt(math.pi))
+    )
+    return values
 
 
 @cache
 def _fitted_erfc() -> list[float]:
-    """Chebyshev coefficients of it in 8/x² - 1, from 2 up."""
-    points = np.polynomial.chebyshev.chebpts1(NODES)
-    values = _scaled_erfc(np.sqrt(8 / (points + 1)))
-    coefficients: list[float] = np.polynomial.chebyshev.chebfit(points, values, NODES - 1).tolist()
+    """Chebyshev coefficients of (1 + 2x) exp(x²) erfc(x) in (x - 3.75) / (x + 3.75)."""
+    points = np.polynomial.chebyshev.chebpts1(FEW_NODES)
+    x = MIDDLE * (1 + points) / (1 - points)
+    values = _scaled_erfc(x) * (1 + 2 * x)
+    coefficients: list[float] = np.polynomial.chebyshev.chebfit(points, values, FEW_NODES - 1).tolist()
     return coefficients
+
+
+def _tail(x: Value) -> Value:
+    """exp(x²) erfc(x) for x ≥ 0."""
+    return _chebyshev(1.0 - 2 * MIDDLE / (x + MIDDLE), _fitted_erfc()) / (2.0 * x + 1.0)
 
 
 @_special("erfc.default")
 def erfc(x: Value) -> Value:
-    """1 - erf(x) up to 2, beyond what keeps the digits of small results."""
-    far = (x > 2.0) & (x < 30.0)
-    beyond = _where(far, x, 2)
-    square = beyond * beyond
-    tail = _exp(-square) * _chebyshev(8.0 / square - 1.0, _fitted_erfc()) / beyond
-    return _where(far, tail, 1.0 - Erf()(x))
+    """1 - erf(x) up to 1/2, beyond what keeps the digits of small results."""
+    far = (x > 0.5) & (x < 30.0)
+    beyond = _where(far, x, 1)
+    return _where(far, _exp(-(beyond * beyond)) * _tail(beyond), 1.0 - Erf()(x))
+
+
+@_special("special_erfcx.default")
+def erfcx(x: Value) -> Value:
+    """exp(x²) erfc(x), which is infinite to the left of -27."""
+    right, finite = x > 0.0, x > -27.0
+    left, beyond = _where(right, 0, _where(finite, x, 0)), _where(finite, 0, x)
+    size = _where(finite, _exp(left * left) * (1.0 - Erf()(left)), _exp(-27.0 * beyond))
+    return _where(right, _tail(_where(right, x, 0)), size)
+
+
+@_special("special_log_ndtr.default")
+def log_ndtr(x: Value) -> Value:
+    """The logarithm of the normal distribution: left of -1 of what erfc is scaled from, else by 2 artanh, which keeps
+    the digits of small results."""
+    t = x * math.sqrt(0.5)
+    left = x < -1.0
+    far, near = _where(left, -t, 1), _where(left, 0, t)
+    beyond = 0.5 * erfc(near)
+    return _where(left, Log()(0.5 * _tail(far)) - far * far, Atanh()(beyond / (beyond - 2.0)) * 2.0)
+
+
+@_special("special_ndtri.default")
+def ndtri(p: Value) -> Value:
+    """The quantile of the normal distribution: on the left half, which the right mirrors, Winitzki's approximation and
+    four steps of Newton's for the logarithm of the distribution, of which two are there for derivatives."""
+    inside = (p > 0.0) & (p < 1.0)
+    left = p < 0.5
+    q = _where(inside, _where(left, p, 1.0 - p), 0.5)
+    wanted = Log()(q)
+    x = _winitzki(Log()(4.0 * q * (1.0 - q))) * -math.sqrt(2)
+    for step in range(4):
+        if step < 2:
+            x = StopGradient()(x)
+        distribution = 0.5 * erfc(x * -math.sqrt(0.5))
+        density = _exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+        x = x - (Log()(distribution) - wanted) * distribution / density
+    end = _where(inside, 0.5, p)
+    return _where(inside, _where(left, x, -x), _where(left, Log()(end), -Log()(1.0 - end)))
+
+
+@_special("special_spherical_bessel_j0.default")
+def spherical_bessel_j0(x: Value) -> Value:
+    """sin(x) / x"""
+    zero = Equal()(x, 0.0)
+    quotient = Sin()(x) / _where(zero, 1, x)
+    return _where(zero, 1, _where(IsInf()(x), 0, quotient))
 
 
 # --- modified Bessel functions ----------------------------------------------------------------------------------------
