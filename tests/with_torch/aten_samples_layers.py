@@ -695,3 +695,9 @@ layer(
     reference=None,
 )
 layer("nn.AdaptiveLogSoftmaxWithLoss's probabilities", _LogProbabilities, real(4, 8))
+for orthogonal_map in ("matrix_exp", "householder"):
+    layer(
+        f"nn.Linear with orthogonal weights by {orthogonal_map}",
+        lambda how=orthogonal_map: nn.utils.parametrizations.orthogonal(nn.Linear(4, 4), orthogonal_map=how),
+        real(3, 4),
+    )

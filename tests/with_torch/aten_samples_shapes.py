@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from aten_samples import exactly, function, real, truth, whole
+from aten_samples import exactly, function, positive, real, truth, whole
 
 aten = torch.ops.aten
 
@@ -492,3 +492,63 @@ function("unfold of a tensor", lambda x: x.unfold(1, 3, 2), real(2, 7))
 function("take", torch.take, real(5, 4), whole(3, 2, below=20))
 function("view_as", lambda x, y: (x.view_as(y), x.reshape_as(y)), real(2, 6), real(3, 4))
 function("narrow_copy", lambda x: torch.narrow_copy(x, 1, 1, 2), real(3, 4))
+function(
+    "matrix_exp",
+    lambda x, y: (
+        torch.matrix_exp(x),
+        torch.linalg.matrix_exp(200 * (y - y.mT)),
+        torch.matrix_exp(-1e3 * torch.eye(2)),
+    ),
+    real(2, 3, 3),
+    real(4, 4),
+    tolerance=1e-4,
+)
+for size in ((4, 3), (3, 3), (2, 3, 5)):
+    function(
+        f"QR factors of {size}",
+        lambda x: (*torch.linalg.qr(x), *torch.qr(x)),
+        real(*size),
+        tolerance=1e-4,
+    )
+    function(f"reflections of {size}", torch.geqrf, real(*size), gradient=False)
+    function(
+        f"LU factors of {size}",
+        lambda x: (*torch.linalg.lu(x), torch.linalg.lu_factor(x)[0], *torch.lu_unpack(*torch.lu(x))),
+        real(*size),
+        tolerance=1e-4,
+    )
+function(
+    "QR factors that have no gradient",
+    lambda x: (*torch.linalg.qr(x, "complete"), torch.linalg.qr(x, "r")[1]),
+    real(4, 2),
+    gradient=False,
+)
+function("a part of what LU factors unpack", lambda x: torch.lu_unpack(*torch.lu(x), unpack_data=False)[0], real(3, 3))
+function(
+    "lu_solve",
+    lambda x, y: (
+        [
+            torch.linalg.lu_solve(*torch.linalg.lu_factor(x), y, left=left, adjoint=adjoint)
+            for left in (True, False)
+            for adjoint in (True, False)
+        ]
+        + [torch.lu_solve(y, *torch.linalg.lu_factor(x))]
+    ),
+    real(2, 3, 3),
+    real(2, 3, 3),
+    tolerance=1e-4,
+)
+for left in (True, False):
+    function(
+        f"a product with reflections from the {'left' if left else 'right'}",
+        lambda x, t, y, left=left: (torch.ormqr(x, t, y, left), torch.ormqr(x, t, y, left, transpose=True)),
+        real(2, 4, 3),
+        positive(2, 3),
+        real(2, 4, 4),
+    )
+function(
+    "factors of singular matrices",
+    lambda x: (*torch.linalg.lu_factor_ex(torch.stack((x, x * 0))), *torch.linalg.qr(x * 0)),
+    real(3, 3),
+    gradient=False,
+)

@@ -181,8 +181,9 @@ def _weights(
     ends = [np.trunc(centers + side * radius * width + 0.5) for side in (-1, 1)]
     numbers = np.arange(extent)
     reached = (numbers >= ends[0]) & (numbers < ends[1])
-    weights: np.ndarray = np.where(reached, kernel((numbers - centers + 0.5) / width), 0)
-    return weights / weights.sum(axis=1, keepdims=True)
+    heights = np.where(reached, kernel((numbers - centers + 0.5) / width), 0)
+    weights: np.ndarray = heights / heights.sum(axis=1, keepdims=True)
+    return weights
 
 
 @aten("grid_sampler.default", "grid_sampler_2d.default", "grid_sampler_3d.default")

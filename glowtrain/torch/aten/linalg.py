@@ -1,4 +1,4 @@
-"""Linear equations, logarithms of determinants, Cholesky factors: of small matrices, in stacks.
+"""Linear equations, logarithms of determinants, Cholesky factors, exponentials: of small matrices, in stacks.
 
 What only PyTorch's own gradients read (factors, pivots) is not computed; nor is it looked whether a matrix can be
 inverted: one that cannot gives what is not finite, and PyTorch an error.
@@ -17,12 +17,16 @@ from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.arithmetic import Abs, Sign, Sqrt
 from glowtrain.ops.elementwise.logic import Equal, Where
 from glowtrain.ops.elementwise.transcendental import Log
+from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.objective.stop_gradient import StopGradient
-from glowtrain.ops.reduce.reduction import ReduceL2, ReduceSum
-from glowtrain.ops.tensor.move import Transpose, reshape
+from glowtrain.ops.reduce.reduction import ReduceL1, ReduceL2, ReduceMax, ReduceSum
+from glowtrain.ops.tensor.move import Expand, Transpose, reshape
 from glowtrain.torch.aten.creation import tril, triu
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
-from glowtrain.types import Shape, TensorType, f64, i32
+from glowtrain.types import Shape, TensorType, f64, i32, i64
+
+TAYLOR, SQUARINGS = 14, 32
+"""The degree of the polynomial for exp, which is right to the last digit of f64 within 1/2; how often it is squared."""
 
 
 @aten("linalg_inv.default", "inverse.default")
@@ -137,3 +141,23 @@ def cholesky_inverse(call: AtenCall, factor: Value, upper: bool = False) -> Any:
     """The gradient is that of a whole matrix, of which a triangle happens to be 0."""
     inverted = Inverse()(factor + StopGradient()(_triangle(call, factor, upper) - factor))
     return MatMul()(inverted, swapped(inverted)) if upper else MatMul()(swapped(inverted), inverted)
+
+
+@aten("linalg_matrix_exp.default", "matrix_exp.default")
+def matrix_exp(call: AtenCall, x: Value) -> Any:
+    """Taylor's polynomial of a matrix that is halved until its norm is at most 1/2, squared as often; in f64. NaN where
+    that is more than SQUARINGS times: nothing is right there."""
+    if not x.type.size:
+        return x
+    matrix, eye = as_type(x, f64), constant(np.eye(x.shape[-1]))
+    norm = ReduceMax(axes=(-1,), keepdims=True)(ReduceL1(axes=(-2,), keepdims=True)(StopGradient()(matrix)))
+    halvings = ReduceSum(axes=(-1,), keepdims=True)(as_type(norm > constant(2.0 ** np.arange(-1, SQUARINGS)), i64))
+    scaled = matrix * Gather(axis=0)(constant(np.append(0.5 ** np.arange(SQUARINGS + 1), np.nan)), halvings)
+    power, step = Input(matrix.type, "power"), Input(TensorType(f64), "step")
+    argument, often = Input(matrix.type, "argument"), Input(norm.type, "often")
+    taylor = Graph((power, step, argument), {"power": eye + MatMul()(argument, power) / step})
+    squared = Graph((power, step, often), {"power": Where()(often >= step, MatMul()(power, power), power)})
+    start = Expand(shape=x.shape)(eye)
+    series = Scan(taylor, 1, num_captured=1)(start, constant(np.arange(TAYLOR, 0.0, -1)), scaled)
+    often_ = as_type(halvings, f64)
+    return call.cast(Scan(squared, 1, num_captured=1)(series, constant(np.arange(1.0, SQUARINGS + 1)), often_))

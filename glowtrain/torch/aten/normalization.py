@@ -49,12 +49,6 @@ def _batch_statistics(call: AtenCall, x: Value, eps: float) -> list[Value]:
     return _statistics(call, StopGradient()(x), (0, *range(2, x.rank)), eps)
 
 
-def _none(call: AtenCall, *results: int) -> list[Value]:
-    """Results without elements: what is not computed in inference."""
-    types = [call.types[number] for number in results]
-    return [constant(np.zeros(type_.shape, type_.dtype.numpy)) for type_ in types if type_]
-
-
 @aten("_native_batch_norm_legit_functional.default")
 def batch_norm_training(
     call: AtenCall, x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, training: bool,
@@ -64,7 +58,7 @@ def batch_norm_training(
     scale, shift = _affine(x, weight, bias, x.shape[1:2])
     if not training:
         y = BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance)
-        return y, *_none(call, 1, 2), mean, variance
+        return y, *call.nothing(1, 2), mean, variance
     operator = UnbiasedBatchNormalization(epsilon=eps, momentum=1 - momentum)
     y, *running = operator(x, scale, shift, mean, variance)
     types = [type_ for type_ in call.types[-2:] if type_ is not None]  # f32 for halves, which PyTorch then converts
@@ -79,7 +73,7 @@ def batch_norm_with_update(
 ) -> Any:  # fmt: skip
     """The same, with a place for what only another processor's gradient reads."""
     *found, new_mean, new_variance = batch_norm_training(call, x, weight, bias, mean, variance, True, momentum, eps)
-    return *found, *_none(call, 3), new_mean, new_variance
+    return *found, *call.nothing(3), new_mean, new_variance
 
 
 @aten("_native_batch_norm_legit_no_training.default")
@@ -88,7 +82,7 @@ def batch_norm_inference(
     eps: float,
 ) -> Any:  # fmt: skip
     scale, shift = _affine(x, weight, bias, x.shape[1:2])
-    return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance), *_none(call, 1, 2)
+    return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance), *call.nothing(1, 2)
 
 
 @aten("_native_batch_norm_legit.no_stats")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import torch
 
 from glowtrain.graph import Value, constant
@@ -87,6 +88,11 @@ class AtenCall:
     @property
     def shape(self) -> Shape:
         return self.type.shape
+
+    def nothing(self, *results: int) -> list[Value]:
+        """Zeros for results that are empty, or are not wanted."""
+        types = [self.types[number] for number in results]
+        return [constant(np.zeros(type_.shape, type_.dtype.numpy)) for type_ in types if type_]
 
     def cast(self, value: Any) -> Value:
         """A tensor or number in the element type of the result."""
