@@ -599,3 +599,14 @@ function(
     gradient=False,
     reference=None,
 )
+function(
+    "multinomial",
+    lambda w: (
+        torch.multinomial(w.expand(300, 4), 200, replacement=True).double(),
+        torch.multinomial(w.expand(30000, 4), 1).double(),
+        torch.multinomial(w.expand(30000, 4), 2)[:, 1].double(),
+    ),
+    exactly(0.5, 0.0, 0.2, 0.1),
+    random=True,
+    gradient=False,
+)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from aten_samples import exactly, function, positive, real, truth, whole
@@ -551,4 +553,24 @@ function(
     lambda x: (*torch.linalg.lu_factor_ex(torch.stack((x, x * 0))), *torch.linalg.qr(x * 0)),
     real(3, 3),
     gradient=False,
+)
+function(
+    "medians of numbers",
+    lambda x, y: (x.nanmedian(), *x.nanmedian(0), *x.nanmedian(1, keepdim=True), y.nanmedian(), *y.nanmedian(-1)),
+    exactly([1.0, math.nan, 3.0, 2.0], [math.nan, math.nan, 5.0, 4.5], [math.nan, math.nan, 0.5, math.nan]),
+    whole(3, 5, below=100),
+)
+function("median of no numbers", lambda x: x.nanmedian(), exactly(math.nan, math.nan), gradient=False)
+function(
+    "histc",
+    lambda x: (x.histc(5, 0, 10), x.histc(4), torch.zeros(2).histc(3) + x.sum() * 0, x.histc(3, 2, 3)),
+    exactly(0.0, 1.0, 2.0, 3.0, 9.9, 10.0, -1.0, 11.0),
+    gradient=False,
+)
+function("histc of what is no number", lambda x: x.histc(5, 0, 10), exactly(0.0, math.nan, 3.0), gradient=False)
+function(
+    "nonzero_static",
+    lambda x: (x.nonzero_static(size=3), x.nonzero_static(size=20, fill_value=7), x[0].nonzero_static(size=2)),
+    whole(3, 4, below=2),
+    reference=None,
 )

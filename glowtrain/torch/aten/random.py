@@ -10,14 +10,15 @@ import numpy as np
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.arithmetic import Floor
 from glowtrain.ops.elementwise.extrema import Max
-from glowtrain.ops.elementwise.logic import Less, Where
+from glowtrain.ops.elementwise.logic import Less, LessOrEqual, Where
 from glowtrain.ops.elementwise.transcendental import Exp, Log, Tan
+from glowtrain.ops.indexing.arg_extrema import CumSum
 from glowtrain.ops.indexing.top_k import TopK
 from glowtrain.ops.random.philox import Normal, TrainingDropout, Uniform
-from glowtrain.ops.reduce.reduction import as_dtype
+from glowtrain.ops.reduce.reduction import ReduceSum, as_dtype
 from glowtrain.ops.tensor.move import Expand
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
-from glowtrain.types import bf16, f16, f32, f64
+from glowtrain.types import bf16, f16, f32, f64, i64
 
 
 def dropped(call: AtenCall, x: Value, ratio: float) -> Any:
@@ -74,6 +75,22 @@ def randperm(call: AtenCall, n: int, **__: Any) -> Any:
     random = call.random
     drawn = Uniform((n,), stream=random.stream(), dtype=f64)(random.seed, random.counter)
     return call.cast(TopK(axis=0, k=n)(drawn)[1])
+
+
+@aten("multinomial.default")
+def multinomial(call: AtenCall, x: Value, num_samples: int, replacement: bool = False, generator: Any = None) -> Any:
+    """Numbers of categories by their weights: with replacement where their running sum passes a random part of it,
+    otherwise those that the most weight has for the time that each takes, which is exponential (P. Efraimidis and
+    P. Spirakis, Weighted random sampling with a reservoir, 2006)."""
+    random, weights = call.random, as_type(x, f64)
+    shape = call.shape if replacement else x.shape
+    drawn = Uniform(shape, stream=random.stream(), dtype=f64)(random.seed, random.counter)
+    if not replacement:
+        time = Max()(-Log()(1.0 - drawn), constant(np.finfo(np.float64).eps / 2))
+        return TopK(axis=-1, k=num_samples)(weights / time)[1]
+    sums = CumSum(axis=x.rank - 1)(weights)
+    passed = LessOrEqual()((sums / sums[..., -1:])[..., None, :], drawn[..., None])
+    return ReduceSum(axes=(-1,), keepdims=False)(as_type(passed, i64))
 
 
 @aten("exponential.default")
