@@ -17,6 +17,7 @@
 #                    packages mesa-vulkan-drivers and libvulkan1)
 #   make test-flower by hand: Flower's own classes with our client, in an environment of their own (.venv-flower)
 #   make test-peers  by hand: the same losses, gradients and updates as PyTorch? It installs PyTorch (tests/peers)
+#   make release-check  by hand, before a release: the wheel in bare environments, on each Python here, with each extra
 #   make clean       remove what the above made
 #
 # PYTHON=python3.12 picks another interpreter, PYTEST_ARGS="-k data" a part of the tests.
@@ -33,6 +34,7 @@ TOOLS := .venv-tools
 # Flower wants older versions of typer, rich and protobuf than Glowtrain is developed with.
 FLOWER := .venv-flower
 
+RELEASE := .venv-release
 SITE := .venv-site
 # Ruff lays out the signatures of the reference; tutorials are run when the site is built.
 SITE_TOOLS := 'mkdocs-material>=9.6,<10' 'mkdocstrings[python]>=1,<2' ruff 'nbconvert>=7' ipykernel torch==2.13.0
@@ -45,7 +47,7 @@ SERVING := .venv-serving
 KSERVE := .venv-kserve
 CLIENTS := tritonclient[http,grpc]==2.73.0 schemathesis==4.32.5 grpcio-tools prometheus-client cryptography httpx2 pyyaml
 
-.PHONY: demo test test-all gradcheck soak test-torch test-targets test-serving test-fleet test-gpu test-flower test-peers lint docs site format clean
+.PHONY: demo test test-all gradcheck soak test-torch test-targets test-serving test-fleet test-gpu test-flower test-peers release-check lint docs site format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -90,6 +92,9 @@ test-flower: $(FLOWER)/.installed
 test-peers: .venv/.installed-peers
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/peers $(PYTEST_ARGS)
 
+release-check: $(RELEASE)/.installed
+	$(RELEASE)/bin/python .ci/release.py
+
 lint: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -109,7 +114,7 @@ format: .venv/.installed-dev
 
 clean:
 	rm -f trained.onnx trained-int8.onnx
-	rm -rf .venv $(TOOLS) $(SERVING) $(KSERVE) $(FLOWER) $(SITE) build dist glowtrain.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv $(TOOLS) $(SERVING) $(KSERVE) $(FLOWER) $(SITE) $(RELEASE) build dist glowtrain.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian's python3 comes without ensurepip: virtualenv, kept beside the environment, does the same work there.
@@ -181,6 +186,13 @@ $(FLOWER)/.installed: .venv/.created pyproject.toml
 	@$(BIN)/python -m venv $(FLOWER) >/dev/null 2>&1 || { \
 	  rm -rf $(FLOWER) && PYTHONPATH=$(TOOLS) $(PYTHON) -m virtualenv --quiet $(FLOWER); }
 	@$(FLOWER)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[gradcheck,flower]' 'pytest-timeout>=2.3'
+	@touch $@
+
+$(RELEASE)/.installed: .venv/.created
+	@echo "installing what builds and checks packages into $(RELEASE) (once)"
+	@$(BIN)/python -m venv $(RELEASE) >/dev/null 2>&1 || { \
+	  rm -rf $(RELEASE) && PYTHONPATH=$(TOOLS) $(PYTHON) -m virtualenv --quiet $(RELEASE); }
+	@$(RELEASE)/bin/python -m pip install -qq --disable-pip-version-check build twine uv
 	@touch $@
 
 $(SITE)/.installed: .venv/.created pyproject.toml
