@@ -106,11 +106,14 @@ class _Gradients(TorchFunctionMode):
             self.started.go_on()
         result = self.instead.get(function, function)(*args, **kwargs)
         self.memory.check(versions)
-        self.memory.take(pytree.tree_leaves(result))
-        if self.enabled:
-            return result
-        given = set(map(id, leaves))  # an operand that is returned, written or not, stays the tensor that it is
-        return pytree.tree_map_only(torch.Tensor, lambda y: y if id(y) in given else y.detach(), result)
+        computed = pytree.tree_leaves(result)
+        self.memory.take(computed)
+        if not self.enabled:
+            given = set(map(id, leaves))  # an operand that is returned, written or not, stays the tensor that it is
+            result = pytree.tree_map_only(torch.Tensor, lambda y: y if id(y) in given else y.detach(), result)
+            leaves += computed
+        self.memory.alias(leaves, pytree.tree_leaves(result))
+        return result
 
 
 def _asked(

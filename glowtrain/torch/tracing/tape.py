@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from glowtrain.errors import ModelError
 
@@ -74,6 +75,8 @@ class TapedMemory:
 
     def __init__(self) -> None:
         self._memory: set[StorageWeakRef] = set()
+        self._detached = WeakTensorKeyDictionary()
+        """Tensors that lie in another one's memory and are no views of it to autograd."""
 
     def take(self, tensors: Sequence[Any]) -> None:
         """Note where those lie that are on the tape."""
@@ -84,11 +87,27 @@ class TapedMemory:
         self.take(tensors)
         return [(each, each._version) for each in tensors if _has_memory(each)]
 
+    def alias(self, operands: Sequence[Any], results: Sequence[Any]) -> None:
+        """Note which results lie where operands do, with a tape of their own, as ``y.detach()`` does."""
+        given = {id(each) for each in operands}
+        for result in [each for each in results if _has_memory(each) and id(each) not in given]:
+            base, memory = _base(result), _memory(result)
+            bases = [_base(each) for each in operands if _has_memory(each) and _memory(each) == memory]
+            if bases and not any(each is base for each in bases):
+                self._detached[base] = True
+
     def check(self, before: Sequence[tuple[torch.Tensor, int]]) -> None:
-        """Raise :class:`ModelError` where the call has written so. What it has written to tensors that stay off the
-        tape becomes a constant to differentiation: a functional graph knows of values alone, and these may be computed
-        from what is on the tape (under no_grad, or as running statistics)."""
-        untaped = [tensor for tensor, version in before if tensor._version != version and not _is_taped(tensor)]
+        """Raise :class:`ModelError` where the call has written so, or has put on the tape what is in the memory of a
+        tensor with another tape, or none: a trace takes ``y.detach()`` for a view, which follows. What it has written
+        to tensors that stay off the tape becomes a constant to differentiation: a functional graph knows of values
+        alone, and these may be computed from what is on the tape (under no_grad, or as running statistics)."""
+        written = [tensor for tensor, version in before if tensor._version != version]
+        untaped = [tensor for tensor in written if not _is_taped(tensor)]
+        if any(_is_taped(tensor) and _base(tensor) in self._detached for tensor in written):
+            raise ModelError(
+                "what requires a gradient is written in place through detach() of a tensor, or to a result of "
+                "no_grad: write it to the tensor itself, under no_grad, or to a clone"
+            )
         if any(_memory(tensor) in self._memory for tensor in untaped):
             raise ModelError(
                 "a tensor through which gradients flow is changed in place where none do (no_grad, detach): "
@@ -101,6 +120,11 @@ class TapedMemory:
 
 def _is_taped(written: torch.Tensor) -> bool:
     return bool(written.requires_grad and torch.is_grad_enabled())
+
+
+def _base(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor is a view of, which shares its tape."""
+    return tensor if tensor._base is None else tensor._base
 
 
 def _has_memory(tensor: Any) -> bool:
