@@ -41,6 +41,7 @@ from glowtrain.torch.tracing.attributes import Assigned
 from glowtrain.torch.tracing.computation import MODULE, Computation
 from glowtrain.torch.tracing.packed import LengthUse, length_uses
 from glowtrain.torch.tracing.source_locations import warn_caller
+from glowtrain.torch.tracing.surroundings import namespace_of_items
 from glowtrain.torch.tracing.trace import differentiates, traced
 from glowtrain.torch.watching.python_reads import PythonReads, TracedCode
 from glowtrain.types import Array
@@ -205,6 +206,9 @@ def _step_graph(
     its tensors are lengths; what Python code has read, and what it assigns."""
     modules = {name or MODULE: module for name, module in step.modules.items()}
     code = TracedCode((step.loss_fn, step.module))
+    code.observed.surroundings.add_container("param_groups", step.optimizer.param_groups)
+    for number, group in enumerate(step.optimizer.param_groups):
+        code.observed.surroundings.add(namespace_of_items(group, f"param_groups[{number}]"))
     computation = Computation(step.loss, code=code.observed, **modules)
     # in memory of their own, as export looks for parameters by their memory
     trace = traced(

@@ -7,7 +7,7 @@ the other one from then on.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,6 +164,34 @@ class Registered:
             if [*map(id, now.values())] != [*map(id, before.values())] or [*now] != [*before]:
                 now.clear()
                 now.update(before)
+
+
+class LentAttributes:
+    """The attributes that people have given to tensors, which have stand-ins in a trace."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._own = {name: vars(tensor) for name, tensor in tensors.items()}
+        self._lent: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
+        """Those of a tensor, those of its stand-in, and what of these is PyTorch's."""
+
+    def lend(self, stand_ins: Mapping[str, torch.Tensor]) -> None:
+        """Give them to the stand-ins, which have attributes of PyTorch's besides."""
+        pairs = {id(each): (self._own[name], vars(each)) for name, each in stand_ins.items() if name in self._own}
+        self._lent = []
+        for own, theirs in pairs.values():
+            internal = theirs.copy()
+            if theirs is not own:
+                theirs.update({name: value for name, value in own.items() if name not in internal})
+                self._lent.append((own, theirs, internal))
+
+    def take_back(self, restored: Container[int]) -> None:
+        """Let the tensors have what code has made of them, if it is ``restored`` later, by the identities of dicts."""
+        for own, theirs, internal in self._lent:
+            if id(own) in restored:
+                now = {name: value for name, value in theirs.items() if name not in internal}
+                for name in own.keys() - now.keys() - internal.keys():
+                    del own[name]
+                own.update(now)
 
 
 def _check_assigned(name: str, old: Any, new: Any) -> None:

@@ -4,6 +4,7 @@ was: attributes, buffers, modes, and what its code reaches otherwise."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from glowtrain.errors import ModelError
-from glowtrain.torch.tracing.attributes import Assigned, Attributes, Registered
+from glowtrain.torch.tracing.attributes import Assigned, Attributes, LentAttributes, Registered
 from glowtrain.torch.tracing.started_code import StartedCode, TraceObserver
 from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_observed
 from glowtrain.torch.tracing.tape import Tape, TapedMemory
@@ -154,6 +155,12 @@ class Computation(torch.nn.Module):
         self._function = (function,)  # in a tuple, so that a function which is a module is not registered twice
         for name, module in modules.items():
             self.add_module(name, module)
+        self._lent = LentAttributes(self._tensors())
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """The parameters and buffers of all its modules, or what stands for them in a trace."""
+        named = self.named_parameters(remove_duplicate=False), self.named_buffers(remove_duplicate=False)
+        return dict(chain(*named))
 
     def forward(self, *inputs: Any) -> Any:
         registered = Registered(self)
@@ -169,11 +176,13 @@ class Computation(torch.nn.Module):
 
         trained = {name: each.requires_grad for name, each in self.named_parameters()}
 
+        self._lent.lend(self._tensors())
         try:
             with mode, calls_observed(observe), self.code.started:
                 results = self._function[0](*inputs)
             self.code.draws.check()
             buffers = registered.assigned()
+            self._lent.take_back(self.surroundings.known)
             self.originals.assigned += attributes.assigned
             self.originals.unkept += attributes.unkept
         finally:

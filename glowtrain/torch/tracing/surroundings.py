@@ -37,6 +37,11 @@ class Namespace:
         return f"{self.label}.{name}" if self.label else name
 
 
+def namespace_of_items(items: dict[str, Any], label: str) -> Namespace:
+    """The settings that a dict holds."""
+    return Namespace(items, label, items.copy, items.__setitem__, items.__delitem__)
+
+
 class Surroundings:
     """What code can reach that is about to run, as it is when it is added here: before the code changes it."""
 

@@ -17,11 +17,13 @@ LOADS, STORES = ("LOAD_GLOBAL", "LOAD_NAME"), ("STORE_GLOBAL", "DELETE_GLOBAL")
 @dataclass(frozen=True)
 class CodeNames:
     """Names that code mentions; its own variables (parameters, as in ``f(**vars(x))``); texts that are names; those of
-    globals that it loads, and of those that it stores; and what tells that it may ask for attributes by other names."""
+    attributes that it may do without, as it looks for them (``hasattr``) or catches errors; those of globals that it
+    loads, and of those that it stores; and what tells that it may ask for attributes by other names."""
 
     mentioned: frozenset[str]
     own: frozenset[str]
     texts: frozenset[str]
+    optional: frozenset[str]
     loaded: frozenset[str]
     stored: frozenset[str]
     opens: frozenset[str]
@@ -40,7 +42,9 @@ def names_of(code: types.CodeType) -> CodeNames:
     opens |= {"MATCH_CLASS"} & operations
     if "globals" in code.co_names:
         loaded, stored = loaded | texts, stored | texts
-    return CodeNames(frozenset(code.co_names), frozenset(code.co_varnames), texts, loaded, stored, opens)
+    mentioned = frozenset(code.co_names)
+    optional = texts | mentioned if code.co_exceptiontable else texts
+    return CodeNames(mentioned, frozenset(code.co_varnames), texts, optional, loaded, stored, opens)
 
 
 def parts_of(texts: Iterable[str]) -> frozenset[str]:

@@ -25,9 +25,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import is_fake
+from torch.optim.lr_scheduler import LRScheduler
 
 from glowtrain.torch.tracing.drawn import Generators
-from glowtrain.torch.tracing.surroundings import Namespace, Surroundings
+from glowtrain.torch.tracing.surroundings import Namespace, Surroundings, namespace_of_items
 from glowtrain.torch.watching.code_names import CodeNames, names_of, parts_of
 
 PLAIN = (int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device, Enum)
@@ -46,6 +48,8 @@ LONGEST, MOST_BYTES = 64, 512
 CACHED = functools._lru_cache_wrapper
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local, types.FunctionType, UserDict, UserList)
 """Classes of the standard library whose objects are what people put into them."""
+OWNED = (LRScheduler, torch.optim.Optimizer, torch.Tensor)
+"""Classes of PyTorch whose objects keep what people's code changes."""
 ENTRIES = frozenset({
     "forward", "__call__", "__getitem__", "__setitem__", "__contains__", "__iter__", "__next__", "__len__", "__bool__",
     "__enter__", "__exit__", "__getattr__", "__setattr__",
@@ -73,8 +77,8 @@ class Walk:
         self._names: set[str] = set(ENTRIES)
         """Those that code mentions which has started."""
         self._looked_for: set[str] = set()
-        """Attributes that an object need not have: code asks whether it does (``hasattr``), or calls a method of its
-        class, which they hide."""
+        """Attributes that an object need not have: code can do without, or calls a method of its class, which they
+        hide."""
         self._makes_up_names = False
         """Whether code may ask for attributes by names that do not stand in it."""
         self._keeping: dict[int, bool] = {}
@@ -89,6 +93,9 @@ class Walk:
         self.seen: dict[int, Any] = {}
         """What was reached, by identity."""
         self._queue: deque[tuple[Any, str]] = deque()
+        self._tensor_attributes: list[Members] = []
+        """Those of each tensor, by name."""
+        self._watch(self._looked_for_on_tensors, ["attributes of tensors"])
 
     def start(self, code: types.CodeType, global_names: Members) -> None:
         """Code is about to run, with these globals."""
@@ -96,7 +103,7 @@ class Walk:
         mentioned, opens = names.mentioned | names.texts, False
         if not _is_library(global_names.get("__name__")):
             mentioned, opens = mentioned | names.own, bool(names.opens)
-            self._looked_for |= names.texts
+            self._looked_for |= names.optional
             self._makes_up_names |= opens
             self._globals(global_names, names)
         self._started.add(id(code))
@@ -134,7 +141,8 @@ class Walk:
 
     def _ways(self) -> Iterator[tuple[Any, Callable[[Any, str], None]]]:
         yield (*GENERATORS, *ITERATORS), lambda value, _: self.draws.add(value)
-        yield (torch.Tensor, *INERT), lambda *_: None
+        yield torch.Tensor, self._tensor
+        yield INERT, lambda *_: None
         yield types.FunctionType, self._function
         yield types.MethodType, lambda value, label: self._each((value.__func__, value.__self__), label)
         yield (attrgetter, methodcaller), self._getter
@@ -206,7 +214,20 @@ class Walk:
         kinds = type(module).__mro__
         self._object(module, label, kinds[: kinds.index(torch.nn.Module)])
         self._each(chain(module._forward_pre_hooks.values(), module._forward_hooks.values()), f"hooks of {label}")
+        for name, tensor in chain(module._parameters.items(), module._buffers.items()):
+            self._visit(tensor, f"{label}.{name}")
         self._each(module._modules.values(), "")
+
+    def _tensor(self, tensor: torch.Tensor, label: str) -> None:
+        """The attributes that people have given it. Most tensors have none."""
+        if is_fake(tensor):  # whose attributes are those of the tensor that it stands for
+            return
+        own = vars(tensor)
+        self.surroundings.add(namespace_of_items(own, label))
+        self._tensor_attributes.append(own)
+        if own:
+            self._owners.append((tensor, label, ()))
+            self._attributes(tensor, label, (), self._names)
 
     def _container(self, value: Any, label: str) -> None:
         if hasattr(value, "__dict__"):
@@ -279,13 +300,18 @@ class Walk:
             )
         return self._keeping[id(kind)]
 
+    def _looked_for_on_tensors(self) -> tuple[int]:
+        """How many attributes tensors have among those that they need not have."""
+        own, names = self._tensor_attributes, self._looked_for
+        return (sum(len(each.keys() & names) for each in own) if any(own) else 0,)
+
     def _present(self, value: Any, label: str, kinds: Sequence[type]) -> None:
         """How many attributes an object has among those that it need not have. They are watched each, so that another
         one makes another number."""
         own, names = getattr(value, "__dict__", {}), self._looked_for
         if self._is_open(value, own, kinds) and not isinstance(value, type):
             self._watch(lambda: (len(own),), [f"attributes of {label}"])
-        elif own:
+        elif hasattr(value, "__dict__"):
             self._watch(lambda: (len(own.keys() & names),), [f"attributes of {label}"])
 
     def _may_change(self, value: Any, label: str) -> None:
@@ -304,7 +330,8 @@ class Walk:
 def _is_foreign(value: Any) -> bool:
     """Whether an object or a class is one of a library, which puts back itself what a trace changes."""
     kind = value if isinstance(value, type) else type(value)
-    return _is_library(kind.__module__) and kind not in (*NAMESPACES, types.ModuleType)
+    owned = kind in (*NAMESPACES, types.ModuleType) or issubclass(kind, OWNED)
+    return _is_library(kind.__module__) and not owned
 
 
 def code_of(function: types.FunctionType) -> Any:
