@@ -214,7 +214,7 @@ def _step_graph(
     trace = traced(
         computation, pytree.tree_map_only(torch.Tensor, lambda each: row_major(each.detach()).clone(), batch)
     )
-    reads = code.reads()  # before values of this step are assigned
+    reads = code.reads(trace.read)  # before values of this step are assigned
     computation.surroundings.leave()
     if computation.unkept:
         warn_caller(

@@ -3,7 +3,7 @@ was: attributes, buffers, modes, and what its code reaches otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -19,6 +19,11 @@ from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_observed
 from glowtrain.torch.tracing.tape import Tape, TapedMemory
 
 GRADIENT = "glowtrain::gradient"
+ASKING = frozenset(
+    getattr(torch.Tensor, name)
+    for name in ("item", "tolist", "equal", "__bool__", "__complex__", "__float__", "__index__", "__int__")
+) | {torch.equal}
+"""Functions that give Python values of elements."""
 MODULE = "module"
 """What the module is called within a traced computation."""
 
@@ -45,6 +50,10 @@ class Originals:
         self._by_place: dict[tuple[Any, ...], torch.Tensor] = {}
         self.modules: set[torch.nn.Module] = set()
         """Those that were called."""
+        self._read: list[torch.Tensor] = []
+        """Those whose elements were asked for."""
+        self._computed = False
+        """Whether elements of other tensors were asked for, which PyTorch may have computed of these at once."""
         self.attributes: Attributes | None = None
         """What modules had before."""
         self.assigned: list[Assigned] = []
@@ -57,6 +66,19 @@ class Originals:
             if isinstance(each, torch.Tensor) and not is_fake(each) and each.layout is torch.strided:
                 with torch._C.DisableTorchFunction():
                     self._by_place.setdefault(_place(each), each)
+
+    def take_asked(self, arguments: Sequence[Any]) -> None:
+        """Remember whose elements a call gives to Python."""
+        real = [each for each in arguments if isinstance(each, torch.Tensor) and not is_fake(each)]
+        self._read += real
+        self._computed |= not real
+
+    def read(self, used: Container[int]) -> list[torch.Tensor]:
+        """Those whose elements are numbers of the graph, as code has asked for them, or a function that wants numbers.
+        Of the others, the graph has tensors of the identities ``used``."""
+        others = [each for each in self._by_place.values() if id(each) not in used]
+        numbers = [each for each in others if self._computed or each.numel() == 1]
+        return list({id(each): each for each in (*self._read, *numbers)}.values())
 
     def of(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Those that have the memory of ``tensors``, by the same names."""
@@ -95,6 +117,7 @@ class _Gradients(TorchFunctionMode):
 
     def _called(self, function: Any, args: Any, kwargs: Any) -> Any:
         leaves = pytree.tree_leaves((args, kwargs))
+        leaves += [part for each in leaves if isinstance(each, slice) for part in (each.start, each.stop, each.step)]
         self.originals.take(leaves)
         if function is torch.autograd.grad:
             return _asked(*args, **kwargs)
@@ -106,6 +129,8 @@ class _Gradients(TorchFunctionMode):
         if any(map(callable, leaves)):  # a person's code, which the function calls
             self.started.go_on()
         result = self.instead.get(function, function)(*args, **kwargs)
+        if function in ASKING:
+            self.originals.take_asked(leaves)
         self.memory.check(versions)
         computed = pytree.tree_leaves(result)
         self.memory.take(computed)

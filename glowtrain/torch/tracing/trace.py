@@ -54,7 +54,8 @@ class Trace:
     """A functional graph. ``tensors``: the parameters, buffers and constants that placeholders stand for, by the
     placeholder's name; ``names``: what parameters and buffers are called in the module. ``inputs``: the placeholders of
     inputs that are tensors, in order; ``outside``: placeholders of tensors that are no module's and were there before,
-    ``others``: modules that were called besides; ``results``: the nodes (or plain values) of the outputs, flat, and
+    ``others``: modules that were called besides; ``read``: tensors outside whose elements are numbers of Python in the
+    graph; ``results``: the nodes (or plain values) of the outputs, flat, and
     ``structure`` how they make up what the function returns; ``updates``: the new values of buffers by name,
     ``mutations`` those of inputs by placeholder; ``tape``: the placeholders that autograd connects each result with."""
 
@@ -68,6 +69,7 @@ class Trace:
     mutations: Mapping[str, Any] = field(default_factory=dict)
     outside: frozenset[str] = frozenset()
     others: Sequence[torch.nn.Module] = ()
+    read: Sequence[torch.Tensor] = ()
     tape: Sequence[Connected] = ()
 
 
@@ -112,7 +114,9 @@ def _with_originals(trace: Trace, originals: Originals) -> Trace:
     """A trace with the tensors that were there before for those that are no module's."""
     unnamed = {name: tensor for name, tensor in trace.tensors.items() if name not in trace.names}
     found = originals.of(unnamed)
-    return replace(trace, tensors={**trace.tensors, **found}, outside=frozenset(found))
+    used = {node.name for node in trace.graph.nodes if node.op == "placeholder" and node.users}
+    read = originals.read({id(tensor) for name, tensor in found.items() if name in used})
+    return replace(trace, tensors={**trace.tensors, **found}, outside=frozenset(found), read=read)
 
 
 @contextmanager

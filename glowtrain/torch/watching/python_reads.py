@@ -32,14 +32,15 @@ class Reference:
 
 class PythonReads:
     """What code read that starts at ``roots``, functions and modules, as it is when this is made. ``ran`` are the
-    pieces of code that ran, with their globals."""
+    pieces of code that ran, with their globals, and ``asked`` the tensors whose elements it made numbers of."""
 
-    def __init__(self, roots: Sequence[Any], ran: Sequence[Started]) -> None:
-        self._roots, self._ran = roots, ran
+    def __init__(self, roots: Sequence[Any], ran: Sequence[Started], asked: Sequence[torch.Tensor]) -> None:
+        self._origin = roots, ran, asked
         walk = Walk()
         for code, global_names in ran:
             walk.start(code, global_names)
         walk.follow(roots)
+        walk.watch_elements(asked)
         self._readers = [read for read, _ in walk.readers]
         self.values = list(chain.from_iterable(map(call, self._readers)))
         """Kept alive, as some count by identity."""
@@ -52,7 +53,7 @@ class PythonReads:
 
     def again(self) -> PythonReads:
         """What the same code would read now."""
-        return PythonReads(self._roots, self._ran)
+        return PythonReads(*self._origin)
 
     @property
     def unchanged(self) -> bool:
@@ -106,6 +107,6 @@ class TracedCode:
             self._walk.start(code, global_names)
             self._walk.follow(())
 
-    def reads(self) -> PythonReads:
-        """What it reads."""
-        return PythonReads(self._roots, self._ran)
+    def reads(self, asked: Sequence[torch.Tensor]) -> PythonReads:
+        """What it reads, elements of the tensors that it ``asked`` for them among it."""
+        return PythonReads(self._roots, self._ran, asked)

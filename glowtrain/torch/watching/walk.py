@@ -28,6 +28,7 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.optim.lr_scheduler import LRScheduler
 
+from glowtrain.torch.memory import row_major
 from glowtrain.torch.tracing.drawn import Generators
 from glowtrain.torch.tracing.surroundings import Namespace, Surroundings, namespace_of_items
 from glowtrain.torch.watching.code_names import CodeNames, names_of, parts_of
@@ -95,6 +96,7 @@ class Walk:
         self._queue: deque[tuple[Any, str]] = deque()
         self._tensor_attributes: list[Members] = []
         """Those of each tensor, by name."""
+        self._tensor_labels: dict[int, str] = {}
         self._watch(self._looked_for_on_tensors, ["attributes of tensors"])
 
     def start(self, code: types.CodeType, global_names: Members) -> None:
@@ -133,6 +135,12 @@ class Walk:
             value, label = self._queue.popleft()
             follow = next(follow for kinds, follow in self._ways() if isinstance(value, kinds))
             follow(value, label)
+
+    def watch_elements(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Watch what tensors hold, of which code has made numbers."""
+        for tensor in tensors:
+            label = f"elements of {self._tensor_labels.get(id(tensor)) or 'a tensor'}"
+            self._watch(functools.partial(_bytes_of, tensor), [label])
 
     def _visit(self, value: Any, label: str) -> None:
         if not isinstance(value, PLAIN) and id(value) not in self.seen:
@@ -222,6 +230,7 @@ class Walk:
         """The attributes that people have given it. Most tensors have none."""
         if is_fake(tensor):  # whose attributes are those of the tensor that it stands for
             return
+        self._tensor_labels[id(tensor)] = label
         own = vars(tensor)
         self.surroundings.add(namespace_of_items(own, label))
         self._tensor_attributes.append(own)
@@ -367,6 +376,10 @@ def _is_read(member: Any, owner: Any) -> bool:
 def _digits(array: Any) -> str:
     """What an array holds, as one object."""
     return sys.intern(array.tobytes().hex())
+
+
+def _bytes_of(tensor: torch.Tensor) -> tuple[str]:
+    return (_digits(row_major(tensor.detach()).reshape(-1).view(torch.uint8).numpy()),)
 
 
 def _set_digits(array: Any, _: str, digits: str) -> None:
