@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -255,6 +256,31 @@ def test_iterators_are_refused(numbers: Any) -> None:
     ((x, y),) = data(1)
     step = compiled(nn.Linear(6, 3), lambda scores, labels: cross_entropy(scores, labels) * next(numbers))
     assert "draws numbers from a " in refusal(lambda: step(x, y))
+
+
+KEEPING: dict[str, Callable[[Any], Any]] = {
+    "attribute": lambda net: vars(net).setdefault("numbers", itertools.count(1)),
+    "attribute of an object": lambda net: vars(net.owner).setdefault("numbers", itertools.cycle([1.0, 2.0])),
+    "element": lambda net: net.owner.kept.setdefault("numbers", iter([1.0] * 9)),
+    "generator of random numbers": lambda net: iter(vars(net).setdefault("random", random.Random(0)).random, None),
+}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_iterators_that_a_call_leaves_to_the_next_are_refused(name: str) -> None:
+    ((x, y),) = data(1)
+    module = Net(lambda net, x: x * next(KEEPING[name](net)))
+    module.owner.kept = {}
+    assert "keeps it for the next call" in refusal(lambda: compiled(module)(x, y))
+    assert not module.owner.kept
+    assert "numbers" not in vars(module)
+
+
+def test_iterators_that_a_call_uses_up() -> None:
+    ((x, y),) = data(1)
+    module = Net(lambda _, x: x * sum(itertools.islice(_numbers(), 3)))
+    expected = cross_entropy(module(x), y).item()
+    assert float(compiled(module)(x, y)) == pytest.approx(expected, rel=1e-5)
 
 
 class Registry(dict[Any, Any]):

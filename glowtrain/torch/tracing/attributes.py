@@ -59,6 +59,13 @@ class ContainerSnapshot:
         added = {key: value for key, value in _kind(container).items(container) if key not in before}
         return {} if _has_tensors(list(added.values())) else added
 
+    @property
+    def added(self) -> Iterator[Any]:
+        """What they have got since."""
+        for container, before in self._contents.values():
+            known = set(_identities(before))
+            yield from (each for each in _elements(container) if id(each) not in known)
+
     def is_changed(self, value: Any) -> bool:
         """Whether a value, or what it holds, holds other objects."""
         container, before = self._contents.get(id(value), (None, None))
@@ -105,6 +112,12 @@ class Attributes:
             for _, module, name, value in self._differing()
             if is_plain(value)
         ]
+
+    @property
+    def left(self) -> Iterator[Any]:
+        """Values that were not there."""
+        yield from (value for *_, value in self._differing())
+        yield from self._contents.added
 
     @property
     def unkept(self) -> list[str]:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.errors import ModelError
 from glowtrain.torch.tracing.attributes import Assigned, Attributes, LentAttributes, Registered
+from glowtrain.torch.tracing.drawn import check_left
 from glowtrain.torch.tracing.started_code import StartedCode, TraceObserver
 from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_observed
 from glowtrain.torch.tracing.tape import Tape, TapedMemory
@@ -206,6 +207,7 @@ class Computation(torch.nn.Module):
             with mode, calls_observed(observe), self.code.started:
                 results = self._function[0](*inputs)
             self.code.draws.check()
+            check_left(chain(attributes.left, self.surroundings.left))
             buffers = registered.assigned()
             self._lent.take_back(self.surroundings.known)
             self.originals.assigned += attributes.assigned

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Iterable, Iterator
 from types import GeneratorType
 from typing import Any
 
 import numpy as np
 
 from glowtrain.errors import InputError
+
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+RUNS_ONCE = "Its Python code runs once, when it is compiled, so that all steps would use the same"
+PASS_THEM = "draw them by PyTorch (torch.rand(()), torch.distributions), or outside, and pass them as tensors"
 
 
 class Generators:
@@ -21,8 +26,7 @@ class Generators:
 
     def add(self, generator: Any) -> None:
         """Add a generator from which code may draw that is about to run."""
-        name = f"a {type(generator).__module__}.{type(generator).__name__}"
-        self._before.append((name, generator, _fingerprint(_state(generator))))
+        self._before.append((_name(generator), generator, _fingerprint(_state(generator))))
 
     def check(self) -> None:
         """Raise :class:`InputError` where code has drawn from one of them, or may have: states may be unreadable."""
@@ -31,10 +35,22 @@ class Generators:
         drawn = list(dict.fromkeys(name for name, state, then in states if state is None or state != then))
         if drawn:
             raise InputError(
-                f"the module or the loss draws numbers from {' and '.join(drawn)}. Its Python code runs once, when "
-                "it is compiled, so that all steps would use the same ones: draw them by PyTorch (torch.rand(()), "
-                "torch.distributions), or outside, and pass them as tensors"
+                f"the module or the loss draws numbers from {' and '.join(drawn)}. {RUNS_ONCE} ones: {PASS_THEM}"
             )
+
+
+def check_left(values: Iterable[Any]) -> None:
+    """Raise :class:`InputError` where code leaves generators and iterators of its own to its next call."""
+    for each in values:
+        if isinstance(each, (Iterator, *GENERATORS)):
+            raise InputError(
+                f"the module or the loss makes {_name(each)}, and keeps it for the next call to draw from. {RUNS_ONCE} "
+                f"numbers: {PASS_THEM}"
+            )
+
+
+def _name(generator: Any) -> str:
+    return f"a {type(generator).__module__}.{type(generator).__name__}"
 
 
 def _global_states() -> list[tuple[str, Any]]:

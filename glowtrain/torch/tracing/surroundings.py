@@ -84,6 +84,13 @@ class Surroundings:
         """Add a function with ``functools.lru_cache``."""
         self._caches.append((function, function.cache_info().misses))
 
+    @property
+    def left(self) -> Iterator[Any]:
+        """Values that were not there."""
+        yield from (value for *_, value in self._differing())
+        yield from self._contents.added
+        yield from self.modules.left
+
     def restore(self) -> None:
         """Make all of it what it was."""
         for namespace, name, was, value in list(self._differing()):

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from itertools import chain
 from operator import attrgetter, methodcaller
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,11 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.optim.lr_scheduler import LRScheduler
 
 from glowtrain.torch.memory import row_major
-from glowtrain.torch.tracing.drawn import Generators
+from glowtrain.torch.tracing.drawn import GENERATORS, Generators
 from glowtrain.torch.tracing.surroundings import Namespace, Surroundings, namespace_of_items
 from glowtrain.torch.watching.code_names import CodeNames, names_of, parts_of
 
 PLAIN = (int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device, Enum)
-GENERATORS = (Random, np.random.Generator, np.random.RandomState)
 ITERATORS: tuple[type, ...] = (
     types.GeneratorType, enumerate, filter, map, reversed, zip,
     *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
