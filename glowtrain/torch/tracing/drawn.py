@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterable, Iterator
+from queue import SimpleQueue
 from types import GeneratorType
 from typing import Any
 
@@ -58,7 +59,9 @@ def _global_states() -> list[tuple[str, Any]]:
 
 
 def _state(generator: Any) -> Any:
-    """A generator of Python's code is at an instruction, with variables; others can be pickled."""
+    """A generator of Python's code is at an instruction, with variables; queues have lengths; others can be pickled."""
+    if isinstance(generator, SimpleQueue):
+        return generator.qsize()
     if not isinstance(generator, GeneratorType):
         return generator
     frame, inner = generator.gi_frame, generator.gi_yieldfrom

@@ -15,12 +15,14 @@ import sys
 import threading
 import types
 import typing
-from collections import UserDict, UserList, defaultdict, deque
+from collections import ChainMap, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from itertools import chain
 from operator import attrgetter, methodcaller
+from queue import LifoQueue, PriorityQueue, Queue, SimpleQueue
 from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -37,7 +39,7 @@ ITERATORS: tuple[type, ...] = (
     types.GeneratorType, enumerate, filter, map, reversed, zip,
     *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
     *map(type, map(iter, ([], (), range(0), set(), {}, {}.values(), {}.items()))),
-    type(reversed([])),
+    type(reversed([])), SimpleQueue,
 )  # fmt: skip
 CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 INERT = (logging.Logger, types.GenericAlias, types.UnionType, typing._GenericAlias)  # type: ignore[attr-defined]
@@ -45,7 +47,10 @@ INERT = (logging.Logger, types.GenericAlias, types.UnionType, typing._GenericAli
 LONGEST, MOST_BYTES = 64, 512
 """Elements of lists and dicts, and bytes of arrays, that are watched at most."""
 CACHED = functools._lru_cache_wrapper
-NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local, types.FunctionType, UserDict, UserList)
+NAMESPACES = (
+    types.SimpleNamespace, argparse.Namespace, threading.local, threading.Event, types.FunctionType,
+    UserDict, UserList, ChainMap, WeakKeyDictionary, WeakValueDictionary, Queue, LifoQueue, PriorityQueue,
+)  # fmt: skip
 """Classes of the standard library whose objects are what people put into them."""
 OWNED = (LRScheduler, torch.optim.Optimizer, torch.Tensor)
 """Classes of PyTorch whose objects keep what people's code changes."""
@@ -154,6 +159,7 @@ class Walk:
         yield (attrgetter, methodcaller), self._getter
         yield types.BuiltinMethodType, lambda value, label: self._given((value.__self__,), label)
         yield CACHED, self._cached
+        yield ReferenceType, lambda value, label: self._given((value(),), label)
         yield functools.partial, self._partial
         yield torch.nn.Module, self._module
         yield CONTAINERS, self._container
