@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from eager import data, differences, eager_step, net, twins
 from steps import compiled, refusal
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.optim.swa_utils import AveragedModel
 
 import glowtrain.torch as gtt
 
@@ -203,6 +205,70 @@ def test_operands_of_two_types_say_which() -> None:
     )
     assert "its operands are f64[8,4] (input0), f32[3,4] (weight), f32[3] (bias): convert one, as x.float()" in said
     assert "Gemm" not in said
+
+
+AVERAGED, TAKEN = nn.Linear(4, 3).requires_grad_(False), AveragedModel(nn.Linear(4, 3))
+
+
+def by_state_dicts(module: nn.Module) -> None:
+    own = AVERAGED.state_dict()
+    AVERAGED.load_state_dict({name: 0.9 * own[name] + 0.1 * new for name, new in module.state_dict().items()})
+
+
+def by_data(module: nn.Module) -> None:
+    for own, new in zip(AVERAGED.parameters(), module.parameters(), strict=True):
+        own.data.lerp_(new.data, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("average", "words"),
+    [
+        (TAKEN.update_parameters, "an average of the weights, say"),
+        (by_state_dicts, "an average of the weights, say"),
+        (by_data, "average weights between calls"),
+    ],
+)
+def test_averages_of_the_weights_in_a_loss_say_where_they_belong(average: Any, words: str) -> None:
+    module = nn.Linear(4, 3)
+
+    def loss(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        average(module)
+        return mse_loss(y, target)
+
+    assert words in refusal(lambda: compiled(module, loss)(torch.ones(8, 4), torch.zeros(8, 3)))
+    assert AVERAGED.weight.isfinite().all()
+
+
+def test_tensors_that_are_detached_for_nothing() -> None:
+    other = torch.ones(3, requires_grad=True)
+
+    def logging(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        {"weights": AVERAGED.state_dict(), "other": other.detach()}  # to be logged, perhaps
+        return mse_loss(y, target)
+
+    assert compiled(nn.Linear(4, 3), logging)(torch.ones(8, 4), torch.zeros(8, 3)) > 0
+
+
+class WithAverage(nn.Module):
+    """A loss that keeps an average of weights as a buffer, as the errors advise."""
+
+    def __init__(self, module: nn.Linear) -> None:
+        super().__init__()
+        self.weights = (module.weight,)
+        self.register_buffer("average", torch.zeros(3, 4))
+
+    def forward(self, y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.average.lerp_(self.weights[0], 0.5)
+        return mse_loss(y, target)
+
+
+def test_an_average_of_the_weights_that_is_a_buffer_of_the_loss() -> None:
+    module = nn.Linear(4, 3)
+    loss, before = WithAverage(module), module.weight.detach().clone()
+    compiled(module, loss)(torch.ones(8, 4), torch.zeros(8, 3))
+    assert loss.average.equal(0.5 * before)
+    assert not module.weight.equal(before)
 
 
 def test_what_belongs_to_no_step_says_what_to_do() -> None:

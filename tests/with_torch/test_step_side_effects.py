@@ -9,6 +9,7 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,7 @@ class Net(nn.Module):
         super().__init__()
         self.prepare, self.linear = prepare, nn.Linear(6, 3)
         self.phase, self.owner, self.previous = 0, SimpleNamespace(phase=0, last=None), 0
+        self.named = Phase.FIRST
         self.register_buffer("mean", torch.zeros(6))
         self.register_buffer("none", None)
 
@@ -51,6 +53,15 @@ class Net(nn.Module):
 def alternating(net: Any, x: torch.Tensor) -> torch.Tensor:
     net.phase = 1 - net.phase
     return x * (1 + net.phase)
+
+
+class Phase(Enum):
+    FIRST, SECOND = 1, 2
+
+
+def alternating_by_name(net: Any, x: torch.Tensor) -> torch.Tensor:
+    net.named = Phase.SECOND if net.named is Phase.FIRST else Phase.FIRST
+    return x * net.named.value
 
 
 def alternating_outside(net: Any, x: torch.Tensor) -> torch.Tensor:
@@ -70,7 +81,9 @@ def by_the_batch_before(net: Any, x: torch.Tensor) -> torch.Tensor:
     return x * (1 + before)
 
 
-@pytest.mark.parametrize("prepare", [alternating, alternating_outside, alternating_globally, by_the_batch_before])
+@pytest.mark.parametrize(
+    "prepare", [alternating, alternating_by_name, alternating_outside, alternating_globally, by_the_batch_before]
+)
 def test_plain_values_that_code_assigns_are_assigned_by_each_step(prepare: Any, monkeypatch: Any) -> None:
     monkeypatch.setitem(globals(), "PHASE", 0)
     module = Net(prepare)
@@ -83,7 +96,7 @@ def test_plain_values_that_code_assigns_are_assigned_by_each_step(prepare: Any, 
     losses = [float(step(x, y)) for x, y in batches]
     assert losses == pytest.approx(expected, abs=1e-5)
     assert differences(module.state_dict(), twin.state_dict()) < 1e-5
-    assert (module.phase, module.owner.phase) == (twin.phase, twin.owner.phase)
+    assert (module.phase, module.named, module.owner.phase) == (twin.phase, twin.named, twin.owner.phase)
 
 
 class Slotted:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from glowtrain.errors import ModelError
 
-PLAIN = (int, float, complex, str, bytes, type(None))
+PLAIN = (int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device, Enum)
 """What modules count and remember beside tensors."""
 STANDARD = frozenset(vars(torch.nn.Module())) - {"training"}
 """Attributes of all modules: their tensors, submodules and hooks."""

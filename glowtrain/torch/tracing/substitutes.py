@@ -16,6 +16,7 @@ from threading import get_ident
 from typing import Any
 
 import torch
+from torch._export.passes import lift_constants_pass
 from torch.autograd import function
 from torch.distributions import Distribution
 from torch.fx import traceback
@@ -38,6 +39,7 @@ def traceable(*, forward_only: bool) -> Iterator[None]:
         (transformer, "_detect_is_causal_mask", _said_to_be_causal, transformer._detect_is_causal_mask),
         (function, "_is_setup_context_defined", asked if forward_only else _refused, asked),
         (_BatchNorm, "forward", _averaging(_BatchNorm.forward), _BatchNorm.forward),
+        (lift_constants_pass, "_unused_constant", _unused_constant, UNUSED),
         (traceback, "annotate", traceback.annotate, _unannotated),  # as calls of compiled modules do during an export
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _, _ in replaced]
@@ -62,6 +64,14 @@ def _by_thread(here: Callable[..., Any], elsewhere: Callable[..., Any]) -> Calla
         return (here if get_ident() == own else elsewhere)(*arguments, **named)
 
     return called
+
+
+UNUSED = lift_constants_pass._unused_constant
+
+
+def _unused_constant(node: torch.fx.Node) -> list[torch.fx.Node] | None:
+    """PyTorch's own asks for the first user of a tensor that has none, as one that a loss has only detached."""
+    return UNUSED(node) if node.users else [node]
 
 
 def _unannotated(_: Any) -> AbstractContextManager[None]:

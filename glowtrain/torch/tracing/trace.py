@@ -40,6 +40,14 @@ TRANSFORMS = tuple(os.path.join("_functorch", file) for file in ("apis.py", "vma
 """Where PyTorch transforms functions (``vmap``, ``jacrev``), which a trace meets halfway."""
 VALIDATION = os.path.join("torch", "distributions", "distribution.py")
 """Where distributions look at their arguments."""
+AVERAGES = os.path.join("optim", "swa_utils.py")
+"""Where PyTorch averages weights."""
+CHANGED = (
+    "a tensor that belongs to no module of the computation is changed in place (an average of the weights, say): do it "
+    "between calls, or make it a buffer (register_buffer) of the module, or of a loss that is a module"
+)
+MUTATED = "is mutated in the forward method", "expected compiled_fn to be GraphModule"
+"""What PyTorch says of tensors outside that are changed in place; the second of those that require gradients."""
 ELEMENTS_WANTED = ("data-dependent", ".numpy() is not supported", "got FakeTensor")
 """What PyTorch's messages say where a module looks at elements."""
 LEFT = 'torch.compile(module, backend="glowtrain") leaves such a part of a module to PyTorch'
@@ -169,6 +177,8 @@ def _untraceable(error: Exception) -> str:
             "not followed; gradients by torch.autograd.grad(..., create_graph=True) are, grad(f(x).sum(), x) of a batch"
         )
     failed = f"the module cannot be traced{innermost_line(error)}"
+    if any(frame.filename.endswith(AVERAGES) for frame in frames) or any(sign in first for sign in MUTATED):
+        return f"{failed}: {CHANGED}"
     if any(sign in str(error) for sign in ELEMENTS_WANTED):
         if any(frame.filename.endswith(VALIDATION) for frame in frames):
             return (
@@ -176,11 +186,9 @@ def _untraceable(error: Exception) -> str:
             )
         return f"{failed}: it asks for the elements of a tensor, which has none yet in a trace. {FIXED}"
     if "exported program constant" in first:
-        return f"{failed}: use .detach() in place of .data, and torch.autograd.grad in place of .backward()"
-    if "is mutated in the forward method" in first:
         return (
-            f"{failed}: a tensor that belongs to no module of the computation is changed in place (an average of the "
-            "weights, say): do it between calls, or make its module a part of the module, or of a loss that is one"
+            f"{failed}: use .detach() in place of .data, torch.autograd.grad in place of .backward(), and average "
+            "weights between calls"
         )
     if "leaf Variable that requires grad" in first:
         return f"{failed}: a tensor that requires a gradient is changed in place: make a new one of it"
@@ -197,7 +205,10 @@ def _untraceable(error: Exception) -> str:
 def _changed(spec: OutputSpec) -> str:
     """What is written in place that is neither a buffer nor an input."""
     name = str(spec.target).removeprefix(f"{MODULE}.")
-    return f"the module changes its parameter {name!r} in place: make a buffer of what it keeps (register_buffer)"
+    return (
+        f"the module changes its parameter {name!r} in place: make a buffer (register_buffer) of what it keeps, an "
+        "average of the weights say, and change weights between calls"
+    )
 
 
 def _is_functional(program: ExportedProgram) -> bool:

@@ -17,7 +17,6 @@ import types
 import typing
 from collections import ChainMap, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from enum import Enum
 from itertools import chain
 from operator import attrgetter, methodcaller
 from queue import LifoQueue, PriorityQueue, Queue, SimpleQueue
@@ -30,11 +29,11 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.optim.lr_scheduler import LRScheduler
 
 from glowtrain.torch.memory import row_major
+from glowtrain.torch.tracing.attributes import PLAIN
 from glowtrain.torch.tracing.drawn import GENERATORS, Generators
 from glowtrain.torch.tracing.surroundings import Namespace, Surroundings, namespace_of_items
 from glowtrain.torch.watching.code_names import CodeNames, names_of, parts_of
 
-PLAIN = (int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device, Enum)
 ITERATORS: tuple[type, ...] = (
     types.GeneratorType, enumerate, filter, map, reversed, zip,
     *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
