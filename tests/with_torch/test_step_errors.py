@@ -280,6 +280,10 @@ def test_what_belongs_to_no_step_says_what_to_do() -> None:
     def noisy(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return mse_loss(y + torch.randn(3, generator=generator), target)
 
+    def seeded(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(0)
+        return mse_loss(y + torch.randn(3), target)
+
     def averaging(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             teacher.weight.lerp_(module.weight, 0.1)
@@ -294,6 +298,7 @@ def test_what_belongs_to_no_step_says_what_to_do() -> None:
     x, y = torch.ones(8, 4), torch.zeros(8, 3)
     for loss, words in (
         (noisy, "draws from a torch.Generator"),
+        (seeded, "seeds PyTorch's generator"),
         (averaging, "do it between calls"),
         (nested, "cannot be part of what is traced"),
     ):

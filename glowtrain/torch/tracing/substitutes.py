@@ -31,14 +31,15 @@ from glowtrain.torch.tracing.packed import PACKED
 
 @contextmanager
 def traceable(*, forward_only: bool) -> Iterator[None]:
-    """Within, transformers believe what their callers say of masks, BatchNorm averages by tensors, and gradients of
-    one's own are refused, unless the computation is wanted ``forward_only``. Distributions look at no elements, but
-    where they are asked to (``validate_args=True``). Other threads compute as before."""
+    """Within, transformers believe what their callers say of masks, BatchNorm averages by tensors, and nobody seeds.
+    Gradients of one's own are refused, unless the computation is wanted ``forward_only``. Distributions look at no
+    elements, but where they are asked to (``validate_args=True``). Other threads compute as before."""
     asked = function._is_setup_context_defined
     replaced: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
         (transformer, "_detect_is_causal_mask", _said_to_be_causal, transformer._detect_is_causal_mask),
         (function, "_is_setup_context_defined", asked if forward_only else _refused, asked),
         (_BatchNorm, "forward", _averaging(_BatchNorm.forward), _BatchNorm.forward),
+        (torch, "manual_seed", _seeding, torch.manual_seed),
         (lift_constants_pass, "_unused_constant", _unused_constant, UNUSED),
         (traceback, "annotate", traceback.annotate, _unannotated),  # as calls of compiled modules do during an export
     ]
@@ -137,6 +138,13 @@ def _refused(setup: Any) -> bool:
 
 def _hooked(tensor: torch.Tensor, *_: Any) -> Any:
     raise ModelError("hooks of tensors (register_hook) are not followed: change the gradient by operators")
+
+
+def _seeding(_: int) -> Any:
+    raise ModelError(
+        "the module or the loss seeds PyTorch's generator (torch.manual_seed), which compiled code does not draw from: "
+        "seed it between calls, or draw outside and pass tensors"
+    )
 
 
 def gaussian_nll_loss(
