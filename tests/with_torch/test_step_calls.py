@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import multiprocessing
 import sys
@@ -332,6 +333,23 @@ def test_in_a_child_of_fork(threads: int) -> None:
     theirs = queue.get(timeout=120)
     child.join(60)
     assert theirs == [float(step(*batch)) for _ in range(3)]
+
+
+def test_a_step_within_what_torch_compile_wraps() -> None:
+    ((x, y),) = data(1)
+    found = []
+    for wrap in (lambda call: call, functools.partial(torch.compile, backend="glowtrain")):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+        step, head = compiled(nn.Linear(6, 3)), nn.Linear(6, 3)
+
+        def call(step: Any = step, head: nn.Module = head) -> torch.Tensor:
+            loss: torch.Tensor = head(x).mean() * step(x, y)
+            return loss
+
+        found.append([float(wrap(call)().detach()) for _ in range(3)])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    assert found[0][0] != pytest.approx(found[0][2], rel=1e-5)
 
 
 def test_a_step_goes_with_its_last_reference() -> None:

@@ -198,6 +198,18 @@ class TestTensorsOfATrace:
             compiled(Net(kept))(x, y)
 
 
+def test_an_attribute_that_a_call_deletes() -> None:
+    def once(net: Any, x: torch.Tensor) -> torch.Tensor:
+        if hasattr(net, "previous"):
+            del net.previous
+        return x
+
+    ((x, y),) = data(1)
+    with pytest.warns(gtt.UnkeptAttributeWarning, match=r"leaves as it was \(previous\)"):
+        compiled(module := Net(once))(x, y)
+    assert module.previous == 0
+
+
 @pytest.mark.filterwarnings("error::glowtrain.torch.UnkeptAttributeWarning")
 def test_a_dict_of_numbers_that_code_computes_once() -> None:
     scales: dict[int, float] = {}

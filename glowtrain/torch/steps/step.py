@@ -190,6 +190,7 @@ class CompiledStep:
         native = self._run(batch, StepForShape.timed)
         return time.perf_counter() - began, native
 
+    @torch.compiler.disable  # Dynamo would follow a step within what torch.compile wraps, into its own trace
     def _run(self, batch: Sequence[Any], run: Callable[[StepForShape, Sequence[Any]], Result]) -> Result:
         if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:  # whose turn it is may wait for this trace
             raise InputError("a compiled step cannot be part of what is traced, of another step's loss say: call both")

@@ -18,6 +18,8 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.errors import ModelError
 
+MISSING = object()
+"""What stands for a value where there is none."""
 PLAIN = (int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device, Enum)
 """What modules count and remember beside tensors."""
 STANDARD = frozenset(vars(torch.nn.Module())) - {"training"}
@@ -135,8 +137,10 @@ class Attributes:
 
     def _differing(self) -> Iterator[tuple[str, torch.nn.Module, str, Any]]:
         for path, module, before in self._parts.values():
-            for name, value in vars(module).items():
-                if not _is_pytorchs(name) and (name not in before or value is not before[name]):
+            now = vars(module)
+            for name in dict.fromkeys([*before, *now]):
+                value = now.get(name, MISSING)
+                if not _is_pytorchs(name) and value is not before.get(name, MISSING):
                     yield path, module, name, value
 
     def restore(self) -> None:

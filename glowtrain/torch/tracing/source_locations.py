@@ -15,6 +15,8 @@ import torch
 
 LIBRARY = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parents[1])
+_BETWEEN = _OWN, str(Path(LIBRARY) / "_dynamo")
+"""What stands between a caller and this package: torch.compiler.disable does, too."""
 
 
 def module_path(node: torch.fx.Node) -> str:
@@ -51,7 +53,7 @@ def present_line() -> str:
 def warn_caller(message: str, category: type[Warning]) -> None:
     """Warn at the line that called into this package."""
     frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
@@ -59,7 +61,7 @@ def warn_caller(message: str, category: type[Warning]) -> None:
 def loaded_by_caller(names: Collection[str]) -> list[str]:
     """Those of the names that the code loads which called into this package."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
     code = dis.get_instructions(frame.f_code) if frame is not None else ()
     loaded = {each.argval for each in code if each.opname.startswith("LOAD") and isinstance(each.argval, str)}

@@ -15,9 +15,15 @@ from typing import Any
 import torch
 from torch.nn.utils import parametrize
 
-from glowtrain.torch.tracing.attributes import CONTAINERS, Assigned, Attributes, ContainerSnapshot, fill, is_plain
-
-MISSING = object()
+from glowtrain.torch.tracing.attributes import (
+    CONTAINERS,
+    MISSING,
+    Assigned,
+    Attributes,
+    ContainerSnapshot,
+    fill,
+    is_plain,
+)
 
 
 @dataclass(frozen=True)
