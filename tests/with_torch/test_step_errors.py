@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from eager import data, differences, eager_step, net, twins
@@ -237,6 +238,20 @@ def test_averages_of_the_weights_in_a_loss_say_where_they_belong(average: Any, w
 
     assert words in refusal(lambda: compiled(module, loss)(torch.ones(8, 4), torch.zeros(8, 3)))
     assert AVERAGED.weight.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (lambda _: torch.from_numpy(np.ones(3, np.float32)), "make buffers of arrays"),
+        (lambda y: len(f"{y.mean():.3f}"), "it asks for the elements of a tensor"),
+    ],
+)
+def test_numbers_that_a_trace_has_not_got(factor: Any, words: str) -> None:
+    def loss(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return mse_loss(y * factor(y), target)
+
+    assert words in refusal(lambda: compiled(nn.Linear(4, 3), loss)(torch.ones(8, 4), torch.zeros(8, 3)))
 
 
 def test_tensors_that_are_detached_for_nothing() -> None:

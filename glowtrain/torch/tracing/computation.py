@@ -68,7 +68,7 @@ class Originals:
                 with torch._C.DisableTorchFunction():
                     self._by_place.setdefault(_place(each), each)
 
-    def take_asked(self, arguments: Sequence[Any]) -> None:
+    def take_elements(self, arguments: Sequence[Any]) -> None:
         """Remember whose elements a call gives to Python."""
         real = [each for each in arguments if isinstance(each, torch.Tensor) and not is_fake(each)]
         self._read += real
@@ -131,7 +131,7 @@ class _Gradients(TorchFunctionMode):
             self.started.go_on()
         result = self.instead.get(function, function)(*args, **kwargs)
         if function in ASKING:
-            self.originals.take_asked(leaves)
+            self.originals.take_elements(leaves)
         self.memory.check(versions)
         computed = pytree.tree_leaves(result)
         self.memory.take(computed)

@@ -48,7 +48,7 @@ CHANGED = (
 )
 MUTATED = "is mutated in the forward method", "expected compiled_fn to be GraphModule"
 """What PyTorch says of tensors outside that are changed in place; the second of those that require gradients."""
-ELEMENTS_WANTED = ("data-dependent", ".numpy() is not supported", "got FakeTensor")
+ELEMENTS_WANTED = ("data-dependent", ".numpy() is not supported", "got FakeTensor", "FakeTensor.__format__")
 """What PyTorch's messages say where a module looks at elements."""
 LEFT = 'torch.compile(module, backend="glowtrain") leaves such a part of a module to PyTorch'
 FIXED = (
@@ -185,6 +185,11 @@ def _untraceable(error: Exception) -> str:
                 f"{failed}: validate_args=True of a distribution asks for elements, which a trace has not: leave it out"
             )
         return f"{failed}: it asks for the elements of a tensor, which has none yet in a trace. {FIXED}"
+    if "Cannot access data pointer" in first:
+        return (
+            f"{failed}: it goes between PyTorch and NumPy (torch.from_numpy, .numpy()), which a trace cannot: make "
+            "buffers of arrays (register_buffer), and compute by PyTorch"
+        )
     if "exported program constant" in first:
         return (
             f"{failed}: use .detach() in place of .data, torch.autograd.grad in place of .backward(), and average "

@@ -33,15 +33,15 @@ class Reference:
 
 class PythonReads:
     """What code read that starts at ``roots``, functions and modules, as it is when this is made. ``ran`` are the
-    pieces of code that ran, with their globals, and ``asked`` the tensors whose elements it made numbers of."""
+    pieces of code that ran, with their globals, and ``tensors`` those whose elements it made numbers of."""
 
-    def __init__(self, roots: Sequence[Any], ran: Sequence[Started], asked: Sequence[torch.Tensor]) -> None:
-        self._origin = roots, ran, asked
+    def __init__(self, roots: Sequence[Any], ran: Sequence[Started], tensors: Sequence[torch.Tensor]) -> None:
+        self._origin = roots, ran, tensors
         walk = Walk()
         for code, global_names in ran:
             walk.start(code, global_names)
         walk.follow(roots)
-        walk.watch_elements(asked)
+        walk.watch_elements(tensors)
         self._readers = [read for read, _ in walk.readers]
         self.values = list(chain.from_iterable(map(call, self._readers)))
         """Kept alive, as some count by identity."""
@@ -108,6 +108,6 @@ class TracedCode:
             self._walk.start(code, global_names)
             self._walk.follow(())
 
-    def reads(self, asked: Sequence[torch.Tensor]) -> PythonReads:
-        """What it reads, elements of the tensors that it ``asked`` for them among it."""
-        return PythonReads(self._roots, self._ran, asked)
+    def reads(self, tensors: Sequence[torch.Tensor]) -> PythonReads:
+        """What it reads, elements of these tensors among it."""
+        return PythonReads(self._roots, self._ran, tensors)
