@@ -16,7 +16,8 @@ import torch
 
 from glowtrain.torch.tracing.attributes import PLAIN
 from glowtrain.torch.tracing.started_code import StartedCode, TraceObserver
-from glowtrain.torch.watching.walk import CONTAINERS, LONGEST, Members, Walk, code_of
+from glowtrain.torch.watching.values import Members
+from glowtrain.torch.watching.walk import CONTAINERS, LONGEST, Walk, code_of
 
 Started = tuple[types.CodeType, Members]
 """Code that ran, and its globals."""

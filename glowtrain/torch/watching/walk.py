@@ -16,7 +16,7 @@ import threading
 import types
 import typing
 from collections import ChainMap, UserDict, UserList, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import chain
 from operator import attrgetter, methodcaller
 from queue import LifoQueue, PriorityQueue, Queue, SimpleQueue
@@ -28,11 +28,12 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.optim.lr_scheduler import LRScheduler
 
-from glowtrain.torch.memory import row_major
 from glowtrain.torch.tracing.attributes import PLAIN
 from glowtrain.torch.tracing.drawn import GENERATORS, Generators
 from glowtrain.torch.tracing.surroundings import Namespace, Surroundings, namespace_of_items
+from glowtrain.torch.watching import values
 from glowtrain.torch.watching.code_names import CodeNames, names_of, parts_of
+from glowtrain.torch.watching.values import CACHED, Members, code_holder
 
 ITERATORS: tuple[type, ...] = (
     types.GeneratorType, enumerate, filter, map, reversed, zip,
@@ -45,7 +46,6 @@ INERT = (logging.Logger, types.GenericAlias, types.UnionType, typing._GenericAli
 """What says or describes things; some of it makes its attributes anew each time."""
 LONGEST, MOST_BYTES = 64, 512
 """Elements of lists and dicts, and bytes of arrays, that are watched at most."""
-CACHED = functools._lru_cache_wrapper
 NAMESPACES = (
     types.SimpleNamespace, argparse.Namespace, threading.local, threading.Event, types.FunctionType,
     UserDict, UserList, ChainMap, WeakKeyDictionary, WeakValueDictionary, Queue, LifoQueue, PriorityQueue,
@@ -66,7 +66,6 @@ LIBRARIES = frozenset(
 """What is not followed; pytest has asserts in tests call it."""
 TRACERS = ("torch.fx.", "torch.export.", "torch._export.")
 """What puts methods of its own into classes of modules while it traces them."""
-Members = dict[str, Any]
 
 
 class Walk:
@@ -118,7 +117,7 @@ class Walk:
     def _globals(self, global_names: Members, names: CodeNames) -> None:
         loaded = sorted(names.loaded & global_names.keys())
         self._watch(functools.partial(map, global_names.get, loaded), loaded, fillable=True)
-        read = functools.partial(_part, global_names, names.stored)
+        read = functools.partial(values.part_of, global_names, names.stored)
         ways = global_names.__setitem__, global_names.__delitem__
         self.surroundings.add(Namespace(global_names, "", read, *ways, names.stored))
 
@@ -142,7 +141,7 @@ class Walk:
         """Watch what tensors hold, of which code has made numbers."""
         for tensor in tensors:
             label = f"elements of {self._tensor_labels.get(id(tensor)) or 'a tensor'}"
-            self._watch(functools.partial(_bytes_of, tensor), [label])
+            self._watch(functools.partial(values.bytes_of, tensor), [label])
 
     def _visit(self, value: Any, label: str) -> None:
         if not isinstance(value, PLAIN) and id(value) not in self.seen:
@@ -207,11 +206,11 @@ class Walk:
         functions that it was given."""
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         if _is_library(function.__module__):
-            self._each(filter(callable, [_content(cell) for _, cell in cells]), "")
+            self._each(filter(callable, [values.content(cell) for _, cell in cells]), "")
             return
         for name, cell in cells:
-            self.surroundings.add(_namespace_of_cell(name, cell))
-            self._watch(functools.partial(_contents, cell), [name], fillable=True)
+            self.surroundings.add(values.namespace_of_cell(name, cell))
+            self._watch(functools.partial(values.contents, cell), [name], fillable=True)
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         self._given(defaults, f"defaults of {function.__qualname__}")
 
@@ -248,13 +247,13 @@ class Walk:
             keys = value if isinstance(value, dict) else ()
             items = [f"{label}[{key!r}]" for key in (keys or range(len(value)))]
             labels = [f"len({label})", *(f"key {key!r} of {label}" for key in keys), *items]
-            self._watch(functools.partial(_elements, value), labels)
+            self._watch(functools.partial(values.elements, value), labels)
 
     def _array(self, array: Any, label: str) -> None:
         if array.nbytes <= MOST_BYTES:
-            self._watch(lambda: (_digits(array),), [label])
+            self._watch(lambda: (values.digits(array),), [label])
             if array.dtype.kind in "biufc":
-                read, write = (lambda: {"": _digits(array)}), functools.partial(_set_digits, array)
+                read, write = (lambda: {"": values.digits(array)}), functools.partial(values.set_digits, array)
                 self.surroundings.add(Namespace(array, label, read, write, array.__delitem__))
 
     def _namespace(self, value: Any, label: str) -> None:
@@ -276,7 +275,7 @@ class Walk:
         for kind in kinds:
             self._of_class(kind, sorted(names & vars(kind).keys()))
         found = {name: each[name] for kind in kinds for each in [vars(kind)] for name in sorted(names & each.keys())}
-        read = {name for name, member in found.items() if _is_read(member, value)} | (names & own.keys())
+        read = {name for name, member in found.items() if values.is_read(member, value)} | (names & own.keys())
         fresh = sorted(name for name in read - WATCHED_ELSEWHERE if (id(value), name) not in self._members)
         self._members.update((id(value), name) for name in fresh)
         if fresh:
@@ -294,7 +293,7 @@ class Walk:
                 if _is_foreign(kind):
                     self._visit(code_holder(members[name]), f"{kind.__name__}.{name}")
                 else:
-                    read = functools.partial(_method, members, name)
+                    read = functools.partial(values.method, members, name)
                     self._watch(read, [f"{kind.__name__}.{name}"])
 
     def _is_open(self, value: Any, own: Members, kinds: Sequence[type]) -> bool:
@@ -329,13 +328,13 @@ class Walk:
     def _may_change(self, value: Any, label: str) -> None:
         """Code may change attributes of an object, a class or a module of Python, but not those of a library's."""
         if not _is_foreign(value) and not isinstance(value, torch.nn.Module):
-            slots = [] if isinstance(value, type) else _slots(type(value))
+            slots = [] if isinstance(value, type) else values.slots_of(type(value))
             special = isinstance(value, (type, types.ModuleType, threading.local))
             # past frozen dataclasses
             ways = (setattr, delattr) if special else (object.__setattr__, object.__delattr__)
             write, delete = (functools.partial(way, value) for way in ways)
             owner = vars(value) if isinstance(value, types.ModuleType) else value
-            read = functools.partial(_attributes, value, slots)
+            read = functools.partial(values.attributes_of, value, slots)
             self.surroundings.add(Namespace(owner, label, read, write, delete))
 
 
@@ -349,98 +348,8 @@ def _is_foreign(value: Any) -> bool:
 def code_of(function: types.FunctionType) -> Any:
     """The code of a function, and of those that one of PyTorch was given; variables of other enclosing functions are
     watched for themselves."""
-    given = map(_content, function.__closure__ or ()) if _is_library(function.__module__) else ()
+    given = map(values.content, function.__closure__ or ()) if _is_library(function.__module__) else ()
     return function.__code__, *(each.__code__ for each in given if isinstance(each, types.FunctionType))
-
-
-def _method(members: Mapping[str, Any], name: str) -> tuple[Any]:
-    return (code_holder(members.get(name)),)
-
-
-def code_holder(member: Any) -> Any:
-    """The function of a method or property; None for other members of a class."""
-    for name in ("__func__", "fget", "func"):
-        has = hasattr(type(member), name) or name in getattr(member, "__dict__", {})  # what __getattr__ says is no code
-        member = getattr(member, name) if has and not isinstance(member, functools.partial) else member
-    return member if isinstance(member, (types.FunctionType, CACHED)) else None
-
-
-def _is_read(member: Any, owner: Any) -> bool:
-    """Whether a member of an object is a value, set by now: reading others runs code, or makes an object each time."""
-    if not isinstance(member, types.MemberDescriptorType):
-        return not hasattr(type(member), "__get__")
-    try:
-        member.__get__(owner, type(owner))
-    except (AttributeError, TypeError):  # an empty slot, or one of a class's objects
-        return False
-    return True
-
-
-def _digits(array: Any) -> str:
-    """What an array holds, as one object."""
-    return sys.intern(array.tobytes().hex())
-
-
-def _bytes_of(tensor: torch.Tensor) -> tuple[str]:
-    return (_digits(row_major(tensor.detach()).reshape(-1).view(torch.uint8).numpy()),)
-
-
-def _set_digits(array: Any, _: str, digits: str) -> None:
-    array[...] = np.frombuffer(bytes.fromhex(digits), array.dtype).reshape(array.shape)
-
-
-def _part(values: Mapping[str, Any], names: frozenset[str]) -> Members:
-    return {name: values[name] for name in names & values.keys()}
-
-
-def _slots(kind: type) -> list[str]:
-    """Those of a class that no member of a class nearer to it hides."""
-    names = dict.fromkeys(name for each in kind.__mro__ for name in vars(each))
-    return [name for name in names if isinstance(getattr(kind, name, None), types.MemberDescriptorType)]
-
-
-def _attributes(value: Any, slots: Sequence[str]) -> Members:
-    """All but those that Python itself adds to classes, functions and modules when they are asked for."""
-    own = {**{name: getattr(value, name) for name in slots if hasattr(value, name)}, **getattr(value, "__dict__", {})}
-    if not isinstance(value, (type, types.FunctionType, types.ModuleType)):
-        return own
-    return {name: each for name, each in own.items() if not name.startswith("__")}
-
-
-def _namespace_of_cell(name: str, cell: types.CellType) -> Namespace:
-    """A variable of an enclosing function."""
-
-    def read() -> Members:
-        try:
-            return {name: cell.cell_contents}
-        except ValueError:  # it has no value yet
-            return {}
-
-    def write(_: str, value: Any) -> None:
-        cell.cell_contents = value
-
-    def delete(_: str) -> None:
-        del cell.cell_contents
-
-    return Namespace(cell, "", read, write, delete, frozenset({name}))
-
-
-def _content(cell: types.CellType) -> Any:
-    """The value of a variable of an enclosing function; None where it has none by now."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-def _contents(cell: types.CellType) -> tuple[Any]:
-    return (cell.cell_contents,)
-
-
-def _elements(value: Any) -> tuple[Any, ...]:
-    """The number comes first: where it is another one, so are the elements. A subclass of dict may make its values anew
-    each time it is asked."""
-    return (len(value), *value, *dict.values(value)) if isinstance(value, dict) else (len(value), *value)
 
 
 def _is_library(name: str | None) -> bool:
