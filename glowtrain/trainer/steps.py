@@ -403,7 +403,9 @@ class Steps(ModelEvaluator, Displayable):
 
     @cached_property
     def _fingerprint(self) -> dict[str, str]:
-        return fingerprint(self.graphs)
+        """A fleet's shards belong to it, as each has random numbers and statistics of its own."""
+        shards = 1 if self.spec.fleet is None else self.spec.fleet.shards
+        return {**fingerprint(self.graphs), "number of shards": str(shards)}
 
     # --- functions compiled when first needed ------------------------------------------------------------------------
 

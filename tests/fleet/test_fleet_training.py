@@ -177,6 +177,19 @@ def test_a_checkpoint_is_written_by_one_rank_and_goes_on_with_any_number(tmp_pat
     assert on_ranks(4, lambda _: fitted(epochs=4, fit={"checkpoint": path, "resume": True})) == [alone] * 4
 
 
+@pytest.mark.parametrize(("written", "here"), [(24, 12), (24, None), (None, 24)])
+def test_a_checkpoint_of_another_number_of_shards_is_refused(tmp_path, written, here):
+    """``None``: without a fleet."""
+
+    def fit(shards, resume):
+        fleet = None if shards is None else FleetSpec(shards)
+        return fitted(fit={"checkpoint": tmp_path / "run.safetensors", "resume": resume}, fleet=fleet)
+
+    on_ranks(1, lambda _: fit(written, resume=False))
+    with pytest.raises(CheckpointError, match=f"number of shards differs: '{written or 1}' .*, '{here or 1}' here"):
+        on_ranks(1, lambda _: fit(here, resume=True))
+
+
 def test_what_one_rank_wants_to_stop_stops_all():
     def run(rank):
         def stop(moment):
