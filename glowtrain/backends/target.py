@@ -152,7 +152,7 @@ class Target:
         """What a program must be linked with, in words; nothing for code that calls nothing."""
         if not self.soft:
             return ""
-        return f"routines for arithmetic in {' and '.join(self.soft)}, as libgcc and compiler-rt have them"
+        return f"routines of libgcc or compiler-rt for what it computes in {' and '.join(self.soft)}"
 
     @property
     def unasked(self) -> Target:

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glowtrain.gradcheck.operators.oracles import GRADIENT, applied, check_sample, described, drawn
-from glowtrain.gradcheck.report.report import Measure
 from glowtrain.gradcheck.strategies import samples
 from glowtrain.graph import Operator, Sample, lookup, plugins, registered
 from glowtrain.ops.core.family import Elementwise
@@ -28,9 +27,11 @@ def operator_of(key: str) -> type[Operator]:
     return cls
 
 
-def bad(sample: Sample, oracles: tuple[str, ...]) -> list[Measure]:
-    """Failures, and kinks: a domain must keep away from them."""
-    return [measure for measure in check_sample(sample, oracles) if measure.status in ("failed", "kink")]
+def check(sample: Sample, oracles: tuple[str, ...]) -> None:
+    """No failures, and no kinks: a domain must keep away from them."""
+    wrong = [each for each in check_sample(sample, oracles) if each.status in ("failed", "kink")]
+    if wrong:
+        raise AssertionError("\n".join([described(sample), *(f"{each.oracle}: {each.detail}" for each in wrong)]))
 
 
 FIRST = {
@@ -61,7 +62,8 @@ def test_is_complete(key: str) -> None:
     runs = cls.has("lower") or cls.has("decompose") or cls.from_type or cls.control
     missing = [method for method in ("infer", "reference", "sample") if not cls.has(method)]
     assert not missing
-    assert cls.__doc__, "no docstring"
+    assert cls.__doc__
+    assert not cls.__doc__.startswith(f"{cls.__name__}("), "no docstring but the one that dataclass makes"
     assert runs, "nothing says how it is compiled"
     assert cls.has("vjp") or cls.has("decompose") or (not cls.differentiable and cls.reason), "no gradient, no reason"
     assert not (cls.domain and not (cls.has("decompose") or cls.has("lower"))), "ONNX cannot express it"
@@ -73,7 +75,7 @@ def test_is_complete(key: str) -> None:
 def test_gradient_rule(key: str, data: st.DataObject) -> None:
     """Types, the whole Jacobian, second order, and the operator's own decomposition."""
     sample = data.draw(samples(operator_of(key)))
-    assert not bad(sample, GRADIENT), described(sample)
+    check(sample, GRADIENT)
 
 
 @EVERY
@@ -82,14 +84,14 @@ def test_compiled(key: str) -> None:
     for example in range(2):
         sample = drawn(operator_of(key), 0, example)
         oracles = ("evaluator", "planned", "compiled")
-        assert not bad(sample, oracles), described(sample)
+        check(sample, oracles)
 
 
 @pytest.mark.spread(16)
 @EVERY
 def test_the_same_bits_on_every_kind_of_processor(key: str) -> None:
     sample = drawn(operator_of(key), 2, 1)
-    assert not bad(sample, ("targets",)), described(sample)
+    check(sample, ("targets",))
 
 
 @pytest.mark.spread(16)
@@ -97,7 +99,7 @@ def test_the_same_bits_on_every_kind_of_processor(key: str) -> None:
 def test_compiled_in_other_types(key: str) -> None:
     sample = drawn(operator_of(key), 1, 1)
     oracles = ("compiled f64", "compiled f16", "compiled bf16")
-    assert not bad(sample, oracles), described(sample)
+    check(sample, oracles)
 
 
 def binary(cls: type[Operator]) -> bool:
@@ -109,9 +111,7 @@ def test_broadcast_operand_without_elements(key: str) -> None:
     """The sum that undoes a broadcast keeps extents of 0."""
     cls = operator_of(key)
     operator = drawn(cls, 0, 0).operator
-    assert not bad(
-        Sample(operator, (np.zeros((2, 1, 2, 0)), np.zeros((2, 0)))), ("types", "jacobian", "planned", "compiled")
-    )
+    check(Sample(operator, (np.zeros((2, 1, 2, 0)), np.zeros((2, 0)))), ("types", "jacobian", "planned", "compiled"))
 
 
 @EVERY
