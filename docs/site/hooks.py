@@ -28,6 +28,8 @@ MODULES = (
     "optim", "quantization", "runtime", "sklearn", "torch",
 )  # fmt: skip
 """Modules whose public names the reference describes, beside those of ``glowtrain`` itself."""
+OPTION = re.compile(r"^(\* `[^`]+`: )(.*)$", re.MULTILINE)
+"""An option and what its help says."""
 ROLE = re.compile(r":[a-z]+:<code>(?:~[\w.]*\.)?")
 """What docstrings have before a name in code: ``:class:`` and the like, and the path that ``~`` hides."""
 
@@ -71,6 +73,7 @@ def _commands() -> str:
     """The command line by its own help."""
     command = [sys.executable, "-m", "typer", "--app", "app", "glowtrain.cli", "utils", "docs", "--name", "glowtrain"]
     page = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    page = OPTION.sub(lambda option: option[1] + option[2].replace("*", "&#42;"), page)  # not emphasis
     return page.replace("# `glowtrain`", "# Command line", 1)
 
 

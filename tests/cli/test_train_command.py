@@ -12,6 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from glowtrain import load
+from glowtrain.backends import thread_count
 from glowtrain.trainer.graphs import specs_of
 from tests.cli.commands import done, refused
 
@@ -67,6 +68,17 @@ def _initial(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.exhaustive
+def test_more_threads_than_cores_are_a_remark_and_no_line_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_count, "cores", lambda: 1)
+    thread_count._say_once.cache_clear()
+    said = done("train", "mlp", "--data", "digits", "--epochs", "1", "--threads", "3", "--out", tmp_path / "t.onnx")
+    thread_count._say_once.cache_clear()
+    assert "warning: 3 threads share 1 core: more are not faster" in said
+    assert ".py" not in said
+
+
 def test_the_log_has_the_accuracy_of_training(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     common = ("train", "mlp", "--data", "digits", "--epochs", "1", "--out", tmp_path / "out.onnx", "--log", log)

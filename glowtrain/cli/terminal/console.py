@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -14,11 +15,12 @@ from rich.console import Console
 from rich.text import Text
 
 from glowtrain.cli.terminal.records import expanded
-from glowtrain.errors import CacheWarning, GlowtrainError
+from glowtrain.errors import GlowtrainError
 
 FAILED, INTERRUPTED = 1, 130
 """Exit statuses; 2 (wrong usage) is typer's."""
 
+PACKAGE = Path(__file__).parents[2]
 WIDTH = 118
 """Columns of tables where the output is not a terminal."""
 
@@ -65,13 +67,13 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _shown(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """How warnings are shown: that code cannot be kept is a remark, and nothing about a line of Python."""
+    """How warnings are shown: those of Glowtrain's own lines are remarks, which say nothing of a line of Python."""
 
-    def show(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
-        if issubclass(category, CacheWarning):
-            note(str(message))
+    def show(message: Warning | str, category: type[Warning], filename: str, *args: Any, **kwargs: Any) -> None:
+        if issubclass(category, UserWarning) and PACKAGE in Path(filename).parents:
+            note(f"warning: {message}")
         else:
-            otherwise(message, category, *args, **kwargs)
+            otherwise(message, category, filename, *args, **kwargs)
 
     return show
 
