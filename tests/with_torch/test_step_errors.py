@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import numpy as np
@@ -286,6 +287,28 @@ def test_an_average_of_the_weights_that_is_a_buffer_of_the_loss() -> None:
     assert not module.weight.equal(before)
 
 
+SETTING = {
+    "manual_seed": lambda: torch.manual_seed(0),
+    "manual_seed, imported": functools.partial(torch.manual_seed, 0),
+    "manual_seed of torch.random": lambda: torch.random.manual_seed(0),
+    "seed": torch.seed,
+}
+
+
+@pytest.mark.parametrize("name", SETTING)
+def test_who_seeds_pytorch_is_told_to_do_it_between_calls(name: str) -> None:
+    def seeded(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        SETTING[name]()
+        return mse_loss(y + torch.randn(3), target)
+
+    step, before = compiled(nn.Linear(4, 3), seeded), torch.get_rng_state()
+    message = refusal(lambda: step(torch.ones(8, 4), torch.zeros(8, 3)))
+    assert "seeds PyTorch's generator" in message
+    assert torch.get_rng_state().equal(before)
+    torch.manual_seed(3)
+    assert torch.initial_seed() == 3
+
+
 def test_what_belongs_to_no_step_says_what_to_do() -> None:
     """A generator, a teacher that the loss averages, another step, and the same step."""
     module, teacher = nn.Linear(4, 3), nn.Linear(4, 3).requires_grad_(False)
@@ -294,10 +317,6 @@ def test_what_belongs_to_no_step_says_what_to_do() -> None:
 
     def noisy(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return mse_loss(y + torch.randn(3, generator=generator), target)
-
-    def seeded(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        torch.manual_seed(0)
-        return mse_loss(y + torch.randn(3), target)
 
     def averaging(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -313,7 +332,6 @@ def test_what_belongs_to_no_step_says_what_to_do() -> None:
     x, y = torch.ones(8, 4), torch.zeros(8, 3)
     for loss, words in (
         (noisy, "draws from a torch.Generator"),
-        (seeded, "seeds PyTorch's generator"),
         (averaging, "do it between calls"),
         (nested, "cannot be part of what is traced"),
     ):

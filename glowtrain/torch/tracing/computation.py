@@ -16,7 +16,7 @@ from glowtrain.errors import ModelError
 from glowtrain.torch.tracing.attributes import Assigned, Attributes, LentAttributes, Registered
 from glowtrain.torch.tracing.drawn import check_left
 from glowtrain.torch.tracing.started_code import StartedCode, TraceObserver
-from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_observed
+from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_observed, unseeded
 from glowtrain.torch.tracing.tape import Tape, TapedMemory
 
 GRADIENT = "glowtrain::gradient"
@@ -204,7 +204,7 @@ class Computation(torch.nn.Module):
 
         self._lent.lend(self._tensors())
         try:
-            with mode, calls_observed(observe), self.code.started:
+            with mode, calls_observed(observe), unseeded(), self.code.started:
                 results = self._function[0](*inputs)
             self.code.draws.check()
             check_left(chain(attributes.left, self.surroundings.left))

@@ -31,7 +31,7 @@ from glowtrain.torch.tracing.packed import PACKED
 
 @contextmanager
 def traceable(*, forward_only: bool) -> Iterator[None]:
-    """Within, transformers believe what their callers say of masks, BatchNorm averages by tensors, and nobody seeds.
+    """Within, transformers believe what their callers say of masks, and BatchNorm averages by tensors.
     Gradients of one's own are refused, unless the computation is wanted ``forward_only``. Distributions look at no
     elements, but where they are asked to (``validate_args=True``). Other threads compute as before."""
     asked = function._is_setup_context_defined
@@ -39,7 +39,6 @@ def traceable(*, forward_only: bool) -> Iterator[None]:
         (transformer, "_detect_is_causal_mask", _said_to_be_causal, transformer._detect_is_causal_mask),
         (function, "_is_setup_context_defined", asked if forward_only else _refused, asked),
         (_BatchNorm, "forward", _averaging(_BatchNorm.forward), _BatchNorm.forward),
-        (torch, "manual_seed", _seeding, torch.manual_seed),
         (lift_constants_pass, "_unused_constant", _unused_constant, UNUSED),
         (traceback, "annotate", traceback.annotate, _unannotated),  # as calls of compiled modules do during an export
     ]
@@ -95,6 +94,18 @@ def calls_observed(tell: Callable[[torch.nn.Module], None]) -> Iterator[None]:
         torch.nn.Module.__call__ = call
 
 
+@contextmanager
+def unseeded() -> Iterator[None]:
+    """Within, no function of ``torch.random`` that this thread calls seeds PyTorch's generator."""
+    generator = torch.random.default_generator
+    instead: Any = _Unseeded(generator)
+    torch.random.default_generator = instead
+    try:
+        yield
+    finally:
+        torch.random.default_generator = generator
+
+
 def _averaging(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """BatchNorm's forward, which for ``momentum=None`` does not ask for the number of batches: running statistics are
     the mean of all batches'."""
@@ -140,7 +151,20 @@ def _hooked(tensor: torch.Tensor, *_: Any) -> Any:
     raise ModelError("hooks of tensors (register_hook) are not followed: change the gradient by operators")
 
 
-def _seeding(_: int) -> Any:
+class _Unseeded:
+    """PyTorch's generator, which one thread cannot seed. Functions find it when they are called,
+    also those that somebody has taken before (``from torch import manual_seed``)."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+        for name in ("manual_seed", "seed"):
+            setattr(self, name, _by_thread(_seeding, getattr(generator, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.generator, name)
+
+
+def _seeding(*_: Any) -> Any:
     raise ModelError(
         "the module or the loss seeds PyTorch's generator (torch.manual_seed), which compiled code does not draw from: "
         "seed it between calls, or draw outside and pass tensors"
