@@ -2,7 +2,7 @@
 
 The source distribution and the wheel are built and checked. Then, outside the checkout: for each interpreter the wheel
 alone, in a bare environment, runs README's examples and commands, the demo and a bundle; on the oldest one it does so
-with the lowest versions of its dependencies that are declared, too; and each extra alone does what it is for.
+with the lowest versions of its dependencies that are declared, too; and an extra alone does what it is for.
 
     python .ci/release.py [--python python3.11 python3.12 ...] [--torch torch==VERSION]
 """
