@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shlex
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -30,7 +32,7 @@ def test_the_programs_give_what_they_say(tmp_path: Path, monkeypatch: pytest.Mon
     names: dict[str, object] = {}
     for example in example_of(PAGE.read_text(encoding="utf-8"), "serving.md").examples:
         exec(example.source, names)
-    (command,) = blocks("sh")
+    command, _ = blocks("sh")
     words = shlex.split(command)
     assert words[:2] == ["glowtrain", "serve"]
     parsed(words[2:])
@@ -42,6 +44,24 @@ def test_the_programs_give_what_they_say(tmp_path: Path, monkeypatch: pytest.Mon
             own = program.replace("http://127.0.0.1:8000", server.listening["http"])
             own = own.replace("127.0.0.1:8000", server.listening["http"].removeprefix("http://"))
             assert printed(own) == re.findall(r"^print\(.*\)  # (.*)$", program, re.MULTILINE)
+
+
+def test_a_version_is_rolled_out(tmp_path: Path) -> None:
+    served, beside = tmp_path / "served", tmp_path / "beside"
+    put(served, "digits", "1")
+    new = put(beside, "digits", "3").parent
+    _, rollout = blocks("sh")
+    move, load, index = rollout.splitlines()
+    assert move == "mv new DIR/digits/3"
+    with serving("--repository", served) as server:
+        server.until("ready")
+        new.rename(served / "digits" / "3")
+        for command in (load, index):
+            url = command.removeprefix("curl -X POST ").replace("http://127.0.0.1:8000", server.listening["http"])
+            with urllib.request.urlopen(urllib.request.Request(url, method="POST")) as answer:
+                said = answer.read()
+    (ready,) = [each for each in json.loads(said) if each["state"] == "READY"]
+    assert (ready["name"], ready["version"]) == ("digits", "3")
 
 
 def printed(program: str) -> list[str]:
