@@ -101,6 +101,11 @@ class BundleFunction:
         """Whether it updates variables, and checks its loss."""
         return self.name == STEP
 
+    @property
+    def takes(self) -> str:
+        """Its name with its inputs and their types, which say for how many examples it is: ``predict(x f32[4,8])``."""
+        return f"{self.name}({', '.join(f'{each.name} {each.type}' for each in self.inputs)})"
+
 
 def function_of(bundle: str, name: str, code: LinkableFunction) -> BundleFunction:
     """The function that a planned program is in a bundle of some name."""

@@ -10,10 +10,9 @@ from glowtrain.bundles.arguments import faces_of, folder_of
 from glowtrain.bundles.devices.boards import BOARDS, board_files, board_of, example_ram
 from glowtrain.bundles.devices.sizes import BundleSize, size_of
 from glowtrain.bundles.faces.c.cpp import cpp
-from glowtrain.bundles.faces.c.example import expected, program
+from glowtrain.bundles.faces.c.example import expected, makefile, program
 from glowtrain.bundles.faces.c.header import header
 from glowtrain.bundles.faces.extras import FACES, Extras
-from glowtrain.bundles.faces.templates import filled
 from glowtrain.bundles.manifest import manifest, untouched
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.request import BundleRequest
@@ -42,7 +41,7 @@ class Bundle:
         sizes = "\n".join(f"  {size:>12,}  {name}" for name, size in self.files.items())
         return (
             f"{module.name} for {module.target.name}, in {self.path}: "
-            f"{' and '.join(function.name for function in module.functions)}\n{sizes}\n"
+            f"{' and '.join(function.takes for function in module.functions)}\n{sizes}\n"
             f"memory: variables {module.memory.size:,} bytes, arena {module.interface.arena:,} bytes"
         )
 
@@ -159,7 +158,7 @@ def files_of(module: BundleModule, weights: Weights, extras: Extras) -> dict[str
         files[f"{name}.safetensors"] = file_of(values)
     if weights == "object":
         files["main.c"] = program(module).encode()
-        files["Makefile"] = filled("c/Makefile", name).encode()
+        files["Makefile"] = makefile(module).encode()
         files["expected.txt"] = expected(module, backend_like(module.target)).encode()
     files[f"{name}.json"] = manifest(module, files).encode()
     return files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -60,6 +61,23 @@ def test_files_and_what_the_description_says(tmp_path: Path) -> None:
     assert [hyper["default"] for hyper in said["hyper"]] == [0.25, 0.0]
     assert said["variables_bytes"] == made.module.memory.size
     assert "tiny for host" in str(made)
+    assert "step(x f32[2,3], target f32[2,2]) and predict(x f32[2,3])" in str(made)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("host", "cc -O2 "),
+        ("riscv64", "riscv64-linux-gnu-gcc -static -O2 .*\nqemu-riscv64 ./example"),
+        ("cortex-m4", "this bundle is for cortex-m4: name .* or bundle with --board"),
+        ("aarch64-macos", "this bundle is for aarch64-macos: name .* RUN=[.][.][.]\\.  Stop"),
+    ],
+)
+def test_the_makefile_names_what_builds_and_runs_the_example(target: str, said: str, tmp_path: Path) -> None:
+    gt.bundle(tiny, tmp_path, target=target)
+    command = ["make", "-n", "-C", str(tmp_path), "check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert re.search(said, done.stdout + done.stderr)
 
 
 def test_the_text_of_a_small_header_and_program(golden: Golden) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +17,9 @@ from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.verify.example_runner import parsed
 from glowtrain.bundles.verify.record import difference
 from glowtrain.graph import Graph, Input, Variable
+from tests.compiler.networks import mlp
 from tests.targets.bundles import EVERY, MODELS, executed, here, linked, module_for, there, told, written
-from tests.targets.emulated import HERE, PACKAGES
+from tests.targets.emulated import HERE, PACKAGES, ZIG
 
 HOST = "avx2"
 """What memcheck and the sanitizers know."""
@@ -35,6 +38,15 @@ def machine_of(name: str) -> str:
 def test_steps_and_predictions(machine: str, model: str, tmp_path: Path) -> None:
     found = EVERY[machine_of(machine)]
     assert difference(here(found, model), there(found, model, tmp_path)) == ""
+
+
+def test_make_check_emulates_another_processor(tmp_path: Path) -> None:
+    gt.bundle(mlp, tmp_path, target=machine_of("riscv64"), dims={"batch": 4})
+    zig = shlex.join([*ZIG, "-target", "riscv64-linux-musl"])
+    command = ["make", "-C", str(tmp_path), "check", f"CC={zig}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "qemu-riscv64 ./example" in done.stdout
+    assert "the same bits" in done.stdout
 
 
 CODES: Sequence[tuple[str, ErrorCode, str]] = [

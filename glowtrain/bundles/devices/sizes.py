@@ -16,10 +16,11 @@ from glowtrain.program.analysis.work_count import trips_of, work_of
 
 @dataclass(frozen=True)
 class FunctionSize:
-    """One function: bytes of its inputs and outputs, of the arena that it uses, and of the stack below a call of it;
-    and the multiply-adds of a call."""
+    """One function, and what it takes: bytes of its inputs and outputs, of the arena that it uses, and of the stack
+    below a call of it; and the multiply-adds of a call."""
 
     name: str
+    takes: str
     tensors: int
     arena: int
     stack: int
@@ -27,7 +28,7 @@ class FunctionSize:
 
     def __str__(self) -> str:
         memory = f"arena {self.arena:,}, stack up to {self.stack:,}, inputs and outputs {self.tensors:,} bytes"
-        return f"  {self.name}: {memory}; {self.multiply_adds:,} multiply-adds"
+        return f"  {self.takes}: {memory}; {self.multiply_adds:,} multiply-adds"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class BundleSize(Displayable):
         ram = {"variables": self.variables, "arena": self.arena, "handle": self.handle, "stack, at most": self.stack}
         parts = {"code": self.code, "constants": self.constants, "flash": self.flash, **ram, "RAM": self.ram}
         yield Table(("", "bytes>"), ((name, f"{size:,}") for name, size in parts.items()))
-        numbers = ((f.name, f.arena, f.stack, f.tensors, f.multiply_adds) for f in self.functions)
+        numbers = ((f.takes, f.arena, f.stack, f.tensors, f.multiply_adds) for f in self.functions)
         rows = ((name, *(f"{number:,}" for number in rest)) for name, *rest in numbers)
         yield Table(("function", "arena>", "stack, at most>", "inputs and outputs>", "multiply-adds>"), rows)
 
@@ -98,6 +99,7 @@ def _of(function: BundleFunction, module: BundleModule, stack: dict[str, int]) -
     program = function.code.plan.program
     return FunctionSize(
         function.name,
+        function.takes,
         sum(each.type.nbytes for each in (*function.inputs, *function.hyper, *function.outputs)),
         function.code.plan.arena + module.threads * function.code.workspace,
         stack[f"{module.name}_{function.name}"],

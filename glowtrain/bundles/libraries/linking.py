@@ -78,6 +78,20 @@ def program_compiler(target: Target) -> list[str]:
     )
 
 
+def example_commands(target: Target) -> tuple[str, str]:
+    """What a bundle's Makefile compiles its example with and runs it by, where nobody names others: names of
+    Debian's cross compilers and of QEMU's emulators, for another system of Linux's kind. Both are empty for this one;
+    elsewhere the compiler is an error of Make."""
+    if _same_system(target):
+        return "", ""
+    zig = zig_target(target)
+    if target.system == "linux":
+        return f"{zig}-gcc -static", f"qemu-{zig.partition('-')[0]}"
+    ways = "name what compiles and runs programs for it, make check CC=... RUN=..."
+    board = "; or bundle with --board, and make -f board.mk check" if target.architecture == "arm" else ""
+    return f"$(error this bundle is for {target.name}: {ways}{board})", ""
+
+
 def zig_target(target: Target) -> str:
     """What Zig calls a target's processor and system."""
     architecture, _, rest = target.triple.partition("-")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from glowtrain.backends.base import Backend
-from glowtrain.bundles.faces.templates import filled_for
+from glowtrain.bundles.faces.templates import filled, filled_for
+from glowtrain.bundles.libraries.linking import example_commands
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, element_of
 from glowtrain.bundles.verify.trace import printable, trace_of
@@ -21,6 +22,12 @@ STEPS = 5
 def expected(module: BundleModule, backend: Backend, steps: int = STEPS) -> str:
     """What the example prints, computed by a backend here: the steps, then the other functions."""
     return str(trace_of(module.contents, backend, steps, options=module.options))
+
+
+def makefile(module: BundleModule) -> str:
+    """The text of the ``Makefile``, which compiles and runs the example for the module's target."""
+    compiler, emulator = example_commands(module.target)
+    return filled("c/Makefile", module.name, foreign=bool(compiler), compiler=compiler, emulator=emulator)
 
 
 def program(module: BundleModule, steps: int = STEPS, seed: int = 0, *, every_variable: bool = False) -> str:
