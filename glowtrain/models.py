@@ -10,7 +10,7 @@ from collections.abc import Callable
 from glowtrain import nn
 from glowtrain.graph import Template, Value
 from glowtrain.ops.elementwise.extrema import Clip
-from glowtrain.types import f32
+from glowtrain.types import Array, f32
 
 Layers = Callable[..., Value]
 
@@ -91,11 +91,18 @@ MODELS: dict[str, Layers] = {"mlp": mlp, "cnn": cnn, "mobilenet": mobilenet, "tr
 """The layers of each model by its name."""
 
 
-def build(name: str, example: tuple[int, ...] = (1, 28, 28), classes: int = 10, seed: int = 0) -> Template:
-    """The model called ``name`` for examples of shape [channels, height, width]."""
+def build(
+    name: str,
+    example: tuple[int, ...] = (1, 28, 28),
+    classes: int = 10,
+    seed: int = 0,
+    moments: tuple[Array, Array] | None = None,
+) -> Template:
+    """The model called ``name`` for examples of shape [channels, height, width]. With ``moments``, mean and deviation
+    of each feature, both f32[*example], it subtracts the one and divides by the other first."""
 
     def scores(x: Value) -> dict[str, Value]:
-        return {"scores": MODELS[name](x, classes)}
+        return {"scores": MODELS[name](x if moments is None else (x - moments[0]) / moments[1], classes)}
 
     scores.__name__ = name
     return nn.model(seed=seed, x=f32["batch", *example])(scores)

@@ -89,6 +89,17 @@ def test_a_test_set_is_measured_as_the_trainer_and_scikit_learn_do(flowers: Path
     np.testing.assert_allclose(said["results"]["confusion_matrix"], matrix, rtol=1e-6)
 
 
+def test_units_of_a_table_s_columns_mean_nothing_to_the_perceptron(flowers: Path, tmp_path: Path) -> None:
+    """But for rounding, and a column of one number."""
+    for name in ("train.csv", "test.csv"):
+        frame = pd.read_csv(flowers / name)
+        frame = frame.assign(length=5e4 + 1e4 * frame.length, width=1e-4 * frame.width, always=0.1)
+        frame.to_csv(tmp_path / name, index=False)
+    train("mlp", tmp_path / "train.csv", tmp_path / "model.onnx", "--labels", "kind", "--drop", "note")
+    found, expected = (predicted(folder / "model.onnx", folder / "test.csv") for folder in (tmp_path, flowers))
+    assert (found["class"] == expected["class"]).mean() > 0.9
+
+
 def test_predictions_of_rows_without_labels(flowers: Path) -> None:
     model, test = flowers / "model.onnx", pd.read_csv(flowers / "test.csv")
     test[["width", "length"]].to_parquet(flowers / "new.parquet")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from glowtrain.onnx_io.read.load import load
 from glowtrain.onnx_io.read.source import metadata_of
 from glowtrain.settings import setting, values_of
 from glowtrain.trainer.graphs import DEFAULT_BATCH
+from glowtrain.types import Array
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class TrainedOn:
         return {f"glowtrain.{name}": json.dumps(texts) for name, texts in values_of(self).items() if texts}
 
 
+_ROWS = 1 << 16
+"""Rows that are read at once: some arrays are larger than memory."""
 NOTHING = TrainedOn()
 """Of a model that nobody has trained."""
 
@@ -174,9 +177,23 @@ def _built_in(name: str, examples: Mapping[str, ExampleArray] | None, seed: int)
             f"{name} takes images x[n,channels,height,width] and labels y[n]{rows}, not {found}; "
             "give an ONNX file for other data"
         )
-    if y.dtype.kind == "f":
-        return models.build(name, x.shape[1:], 1, seed)
-    return models.build(name, x.shape[1:], int(np.max(y)) + 1, seed)
+    classes = 1 if y.dtype.kind == "f" else int(np.max(y)) + 1
+    return models.build(name, x.shape[1:], classes, seed, _moments(x) if x.ndim == 2 else None)
+
+
+def _moments(x: ExampleArray) -> tuple[Array, Array]:
+    """Mean and deviation of each column of [n, columns]: those of a table have units, and weights are drawn for numbers
+    about 1. The deviation is 1 for a column of one number, and of numbers that differ by less than f32 can tell."""
+
+    def mean(of: Callable[[Array], Array]) -> Array:
+        blocks = (np.asarray(x[start : start + _ROWS], np.float64) for start in range(0, len(x), _ROWS))
+        total: Array = sum(of(block).sum(0) for block in blocks) / len(x)
+        return total
+
+    center = mean(lambda block: block)
+    deviation = np.sqrt(mean(lambda block: np.square(block - center)))
+    varies = deviation > np.finfo(np.float32).eps * np.abs(center)
+    return center.astype(np.float32), np.where(varies, deviation, 1).astype(np.float32)
 
 
 def _takes(name: str, x: ExampleArray, y: ExampleArray) -> bool:
