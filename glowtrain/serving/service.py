@@ -168,6 +168,8 @@ class InferenceService:
             LOGGER.warning("loading failed", extra={"fields": {"model": name, "error": str(error)}})
             error.args = (self._repository.public(error),)
             raise
+        versions = [each.version for each in self._repository.index() if each.name == name and each.state == "READY"]
+        LOGGER.info("loaded", extra={"fields": {"model": name, "versions": versions}})
 
     async def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Unload all versions of a model; their requests are answered first. Raises :class:`UnknownNetworkError`."""
@@ -175,6 +177,7 @@ class InferenceService:
         if set(parameters) - {"unload_dependents"}:  # no model depends on another here
             raise InputError(f"parameters {sorted(parameters)} are not taken; unload_dependents is")
         await self._alone(partial(self._repository.unload, name), "serving: unloading")
+        LOGGER.info("unloaded", extra={"fields": {"model": name}})
 
     async def _alone(self, change: Callable[[], None], name: str) -> None:
         """Change the repository when nobody else does. Who goes away meanwhile leaves what has begun alone, and others

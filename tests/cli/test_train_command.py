@@ -79,6 +79,13 @@ def test_more_threads_than_cores_are_a_remark_and_no_line_of_python(
     assert ".py" not in said
 
 
+def test_launched_processes_that_train_alone_hear_of_fleets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = "train", "mlp", "--data", "digits", "--epochs", "1", "--out"
+    assert "--fleet" not in done(*train, tmp_path / "alone.onnx")
+    monkeypatch.setenv("PMI_SIZE", "3")
+    assert "3 processes were launched, and each trains alone" in done(*train, tmp_path / "launched.onnx")
+
+
 def test_the_log_has_the_accuracy_of_training(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     common = ("train", "mlp", "--data", "digits", "--epochs", "1", "--out", tmp_path / "out.onnx", "--log", log)

@@ -60,6 +60,7 @@ def test_a_version_is_rolled_out(tmp_path: Path) -> None:
             url = command.removeprefix("curl -X POST ").replace("http://127.0.0.1:8000", server.listening["http"])
             with urllib.request.urlopen(urllib.request.Request(url, method="POST")) as answer:
                 said = answer.read()
+        assert (server.until("loaded")["model"], server.events[-1]["versions"]) == ("digits", ["3"])
     (ready,) = [each for each in json.loads(said) if each["state"] == "READY"]
     assert (ready["name"], ready["version"]) == ("digits", "3")
 

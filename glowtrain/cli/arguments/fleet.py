@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from glowtrain.cli.terminal.console import err, out
+from glowtrain.cli.terminal.console import err, note, out
 from glowtrain.cli.terminal.records import Given
 from glowtrain.errors import InputError, check_extra
 from glowtrain.fleet.spec import FLEET, FleetSpec
+from glowtrain.fleet.world import launched_processes
 from glowtrain.settings import setting
 
 MPI, LOCAL = "mpi", "local:"
@@ -39,6 +40,8 @@ class FleetOptions:
         if self.fleet is None:
             if spec != FleetSpec():
                 raise InputError("--shards and --fleet-... are for ranks: give --fleet, too")
+            if (launched := launched_processes()) > 1:
+                note(f"{launched} processes were launched, and each trains alone; --fleet {MPI} has them train one")
             return None
         if self.fleet.startswith(LOCAL):
             _launch(self.fleet.removeprefix(LOCAL))
