@@ -20,7 +20,7 @@ from glowtrain.grad.parts import WHOLE, Parts
 from glowtrain.grad.training import LOSS, Optimize, guarded
 from glowtrain.graph import Graph, Input, Value, Variable, rebuild
 from glowtrain.ops.reduce.reduction import ReduceSum, accumulator, as_dtype
-from glowtrain.types import TensorType, f64
+from glowtrain.types import DType, TensorType, f32, f64
 
 WEIGHT, COUNTER = "shard.weight", "shard.counter."
 """Inputs of a shard: its part of the batch's examples, and the model's counters as the shards before it leave them."""
@@ -31,13 +31,15 @@ MASS = "shard.mass"
 @dataclass(frozen=True)
 class ShardedStep:
     """The graphs of a step in shards: ``split`` is what shards have in common, ``weight`` the input for a shard's part
-    of the examples, ``trained`` the parts of parameters that are trained alone."""
+    of the examples, ``trained`` the parts of parameters that are trained alone. Gradients that are f32 are added up as
+    ``summed`` is."""
 
     split: StepParts
     inputs: tuple[Input, ...]
     weight: Input
     optimize: Optimize
     trained: Parts
+    summed: DType = f32
 
     @property
     def parameters(self) -> tuple[Variable, ...]:
@@ -46,13 +48,20 @@ class ShardedStep:
 
     @property
     def gradients(self) -> dict[str, TensorType]:
-        """The types of a shard's gradients, by their outputs' names."""
+        """The types of a shard's gradients and of their sums, by their outputs' names."""
+        return {name: t.with_dtype(self.summed) if t.dtype is f32 else t for name, t in self.updated.items()}
+
+    @property
+    def updated(self) -> dict[str, TensorType]:
+        """The types in which parameters are updated, by their gradients' names."""
         return {GRADIENT + p.name: p.type.with_dtype(accumulator(p.dtype)) for p in self.parameters}
 
     @cached_property
     def shard(self) -> Graph:
         """A shard's weighted loss, metrics and gradients, and what it contributes to running statistics."""
-        summed = {GRADIENT + p.name: as_dtype(g, accumulator(p.dtype)) for p, g in self.split.gradients.items()}
+        types = self.gradients
+        found = {GRADIENT + p.name: gradient for p, gradient in self.split.gradients.items()}
+        summed = {name: as_dtype(gradient, types[name].dtype) for name, gradient in found.items()}
         outputs = {**self.split.measured, **summed, **self.split.contributed}
         counters = [Input(counter.type, COUNTER + counter.name) for counter in self.split.counters]
         values = rebuild(list(outputs.values()), dict(zip(self.split.counters, counters, strict=True)))
@@ -82,7 +91,7 @@ class ShardedStep:
             {name: Input(value.type, f"{name}.{number}") for name, value in self.split.contributed.items()}
             for number in range(shards)
         ]
-        optimizer = self.optimize(gradients)
+        optimizer = self.optimize({p: as_dtype(g, accumulator(p.dtype)) for p, g in gradients.items()})
         fresh = guarded({**self.split.state_after(given), **optimizer.values}, loss)
         others = (loss, *(each for own in given for each in own.values()), *optimizer.inputs)
         return NewValues(gradients, others, fresh)
@@ -112,11 +121,11 @@ class NewValues:
 def sharded_step(
     model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable], optimize: Optimize,
     metrics: Mapping[str, Value] | None = None, trained: Parts = WHOLE, *, sums: bool = False,
-    weights: Input | None = None,
+    weights: Input | None = None, summed: DType = f32,
 ) -> ShardedStep:  # fmt: skip
     """A training step of a shard's examples, and of all shards together; of the parameters in ``trained``, their parts
     alone. The loss is a mean over examples, or with ``sums`` their sum; the ``metrics`` are means. ``weights``: the
-    input that has those of examples.
+    input that has those of examples. ``summed``: what gradients of f32 are added up as.
 
     Raises :class:`DifferentiationError` if nothing is left to train, and for a model whose loss reads what each batch
     updates otherwise than by itself.
@@ -130,4 +139,4 @@ def sharded_step(
     shares = {name: value * as_dtype(weight, value.dtype) for name, value in (metrics or {}).items()}
     mass = {} if weights is None else {MASS: ReduceSum(axes=None, keepdims=False)(as_dtype(weights, f64))}
     split = StepParts(model, {LOSS: weighted, **shares, **mass}, trained.trained(gradients))
-    return ShardedStep(split, (*model.inputs, *targets), weight, optimize, trained)
+    return ShardedStep(split, (*model.inputs, *targets), weight, optimize, trained, summed)

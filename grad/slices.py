@@ -66,7 +66,7 @@ class SlicedUpdate:
 
     def graph(self, shards: int, slices: Slices) -> Graph:
         """The update from so many shards of a rank's slices: the parameters' new elements are its outputs, of the type
-        that gradients have. What is not in slices is updated whole."""
+        that they are updated in. What is not in slices is updated whole."""
         made = self.step.values(shards)
         cuts = not self.needs_whole_gradients
         outputs, updates, pieces = self._cut(made, slices, cuts_gradients=cuts)
@@ -75,7 +75,7 @@ class SlicedUpdate:
 
     def adoption(self) -> Graph:
         """New values of all parameters, whole, as variables."""
-        given = {p: Input(self.step.gradients[GRADIENT + p.name], FRESH + p.name) for p in self.step.parameters}
+        given = {p: Input(self.step.updated[GRADIENT + p.name], FRESH + p.name) for p in self.step.parameters}
         values: dict[Variable, Value] = {p: as_dtype(value, p.dtype) for p, value in given.items()}
         return self.step.finished(tuple(given.values()), {}, self.step.trained.updates(values), "adoption")
 
@@ -96,7 +96,8 @@ class SlicedUpdate:
             leaves[parameter] = _elements(parameter, taken)
             leaves[gradient] = piece if cuts_gradients else _elements(gradient, taken)
             cutter = _Cutter(parameter, taken, leaves)
-            outputs[FRESH + parameter.name] = as_dtype(cutter.of(made.fresh[parameter]), gradient.dtype)
+            updated = self.step.updated[gradient.name].dtype
+            outputs[FRESH + parameter.name] = as_dtype(cutter.of(made.fresh[parameter]), updated)
             updates |= {own[slot]: cutter.of(made.fresh[slot]) for slot in own}
         return outputs, updates, pieces
 

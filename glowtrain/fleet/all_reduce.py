@@ -84,13 +84,17 @@ def buckets_of(types: Mapping[str, TensorType], limit: int) -> list[Bucket]:
 
 class BucketReduction(Pending):
     """The sum of one bucket's arrays, from partial sums on all ranks; its memory is kept from step to step. Unless it
-    ``gathers``, each rank has the sums of its own slice alone."""
+    ``gathers``, each rank has the sums of its own slice alone. ``updated``: the type of what may take their place."""
 
-    def __init__(self, bucket: Bucket, share: Share, ranks: Communicator, tag: int, *, gathers: bool) -> None:
+    def __init__(
+        self, bucket: Bucket, share: Share, ranks: Communicator, tag: int, updated: np.dtype[np.generic], *,
+        gathers: bool,
+    ) -> None:  # fmt: skip
         self.bucket, self.share, self.ranks, self.tag = bucket, share, ranks, tag
         self.gathers = gathers
         self.slice = bucket.owned(share.ranks)
-        self._total = self.empty()
+        self._total = self._gathered = self.empty()
+        self._fresh = self._total if updated == bucket.dtype else np.zeros(self._total.shape, updated)
         self._theirs: dict[TreeNode, Array] = {}
         self._nodes: list[list[TreeNode]] = []
         self._given: dict[TreeNode, Array] = {}
@@ -117,12 +121,18 @@ class BucketReduction(Pending):
             return [self.share.rank]
         self._add()
         self._added = True
-        self._pending = [self.gather()] if self.gathers else []
+        self._pending = [self._gather(self._total)] if self.gathers else []
         return _missing(self._pending)
 
-    def gather(self) -> Pending:
+    def replace(self, arrays: Mapping[str, Array]) -> Pending:
+        """Put others in the place of :attr:`local`, and give them to all in that of the sums."""
+        for name, _, place in self.bucket.pieces(self.share.rank, self.share.ranks):
+            self._fresh[self.share.rank, place] = arrays[name]
+        return self._gather(self._fresh)
+
+    def _gather(self, slices: Array) -> Pending:
         """Give this rank's slice to all, and get theirs."""
-        parts = list(self._total)
+        self._gathered, parts = slices, list(slices)
         return self.ranks.exchange([parts[self.share.rank]] * len(parts), parts, self.tag + 1)
 
     @property
@@ -133,8 +143,8 @@ class BucketReduction(Pending):
 
     @property
     def sums(self) -> Arrays:
-        """The sums, where they are to stay as they are until the next step."""
-        return self.bucket.unpack(self._total.reshape(-1))
+        """The sums, or what has taken their place, where they are to stay as they are until the next step."""
+        return self.bucket.unpack(self._gathered.reshape(-1))
 
     def empty(self) -> Array:
         """Memory for the bucket's arrays, by the slices of all ranks."""
@@ -208,13 +218,15 @@ class AllReduce(Pending):
     gradients is used again from step to step."""
 
     def __init__(
-        self, types: Mapping[str, TensorType], limit: int, share: Share, ranks: Communicator, *, gathers: bool = True
-    ) -> None:
+        self, types: Mapping[str, TensorType], limit: int, share: Share, ranks: Communicator,
+        updated: Mapping[str, TensorType], *, gathers: bool = True,
+    ) -> None:  # fmt: skip
+        """``updated``: the types of what :meth:`replace` puts in the place of sums."""
         self.ranks, self.gathers = ranks, gathers
-        self._buckets = [
-            BucketReduction(bucket, share, ranks, FIRST + 2 * number, gathers=gathers)
-            for number, bucket in enumerate(buckets_of(types, limit))
-        ]
+        self._buckets = []
+        for number, bucket in enumerate(buckets_of(types, limit)):
+            tag, replaced = FIRST + 2 * number, Bucket({name: updated[name] for name in bucket.types}).dtype
+            self._buckets.append(BucketReduction(bucket, share, ranks, tag, replaced, gathers=gathers))
         self._numbers = {name: number for number, each in enumerate(self._buckets) for name in each.bucket.types}
         self._free: list[Gradients] = []
         self._sent: list[Gradients] = []
@@ -299,9 +311,7 @@ class AllReduce(Pending):
 
     def replace(self, arrays: Mapping[str, Array]) -> Pending:
         """Put others in the place of :attr:`local`; when that was waited for, those of all ranks are :attr:`sums`."""
-        for name, array in self.local.items():
-            array[...] = arrays[name]
-        return All([bucket.gather() for bucket in self._buckets])
+        return All([bucket.replace(arrays) for bucket in self._buckets])
 
 
 class All(Pending):

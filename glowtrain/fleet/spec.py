@@ -10,6 +10,8 @@ from glowtrain.settings import setting, takes
 
 FLEET = "Fleet"
 """The command line's panel of these settings."""
+GRADIENTS = "f32", "bf16"
+"""What gradients of f32 travel as."""
 SHARDS = 16
 """Shards of a batch where nobody says how many: 1, 2, 4, 8 or 16 ranks share them."""
 
@@ -44,6 +46,15 @@ class FleetSpec:
         type=str,
         panel=FLEET,
     )
+    gradients: str = setting(
+        "f32",
+        "The type in which gradients of f32 are added up and travel: f32, or bf16, which is half as many bytes.",
+        "In bf16 each shard's gradient, and each sum of two, is rounded, whatever the number of ranks.",
+        metavar="T",
+        flag="--fleet-gradients",
+        panel=FLEET,
+        choices=GRADIENTS,
+    )
     overlap: bool = setting(
         True,
         "Send gradients that are complete while the backward part of the step goes on, or wait for all of it.",
@@ -63,6 +74,8 @@ class FleetSpec:
     def __post_init__(self) -> None:
         if self.shards < 1 or self.shards != int(self.shards):
             raise InputError(f"fleet: shards must be a whole number of at least 1, not {self.shards!r}")
+        if self.gradients not in GRADIENTS:
+            raise InputError(f"fleet: gradients must be {' or '.join(GRADIENTS)}, not {self.gradients!r}")
         if not self.timeout > 0:
             raise InputError(f"fleet: timeout must be a number of seconds above 0, not {self.timeout!r}")
         self.limit  # noqa: B018 - raises for what are no bytes

@@ -135,7 +135,7 @@ class TrainerFleet:
         given = {each.name: getattr(spec, each.name) for each in fields(TrainingSettings) if each.name not in OWN}
         entries = self.graphs.measures.entries(self.graphs.inference_example, training=True, validation=True)
         given |= {"metrics": sorted(entries), "shards": fleet.shards, "bucket": fleet.limit}
-        given["sharded_optimizer"] = fleet.sharded_optimizer
+        given |= {"sharded_optimizer": fleet.sharded_optimizer, "gradients": fleet.gradients}
         given["glowtrain's version"] = __version__
         return {name: str(value) for name, value in given.items()}
 

@@ -31,7 +31,7 @@ from glowtrain.presentation.messages import listed
 from glowtrain.trainer.micro_batches.split import AUTO, batch_symbol, dependence_of, part_of
 from glowtrain.trainer.selection.patterns import select
 from glowtrain.trainer.settings import SAMPLE_WEIGHT, TrainingSpec
-from glowtrain.types import Spec
+from glowtrain.types import DTYPES, Spec, f32
 
 DEFAULT_BATCH = 64
 """Examples in a batch where neither a person nor the model says how many."""
@@ -198,6 +198,7 @@ class TrainerGraphs:
             trained, attached.value, attached.targets, parameters, self.optimize, metrics, self.parts(parameters),
             sums=self.loss.over_examples == "sum",
             weights=next((target for target in attached.targets if target.name == self.loss.mass_target), None),
+            summed=f32 if self.spec.fleet is None else DTYPES[self.spec.fleet.gradients],
         )  # fmt: skip
 
     def shard(self) -> Graph | Template:

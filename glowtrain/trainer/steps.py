@@ -22,6 +22,7 @@ from glowtrain.compiler.service import options_for
 from glowtrain.datasets.stored import ExampleArray, StoredArray
 from glowtrain.errors import InputError, NonFiniteError, UntrainedWarning
 from glowtrain.fleet.digest import digest
+from glowtrain.fleet.spec import FleetSpec
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template
 from glowtrain.memory.budget import Budget, check_variables
@@ -404,8 +405,9 @@ class Steps(ModelEvaluator, Displayable):
     @cached_property
     def _fingerprint(self) -> dict[str, str]:
         """A fleet's shards belong to it, as each has random numbers and statistics of its own."""
-        shards = 1 if self.spec.fleet is None else self.spec.fleet.shards
-        return {**fingerprint(self.graphs), "number of shards": str(shards)}
+        fleet = self.spec.fleet or FleetSpec(1)
+        rounded = "" if fleet.gradients == "f32" else f", gradients in {fleet.gradients}"
+        return {**fingerprint(self.graphs), "number of shards": f"{fleet.shards}{rounded}"}
 
     # --- functions compiled when first needed ------------------------------------------------------------------------
 

@@ -55,7 +55,8 @@ def examples(model, count, seed=0):
 
 
 def trainer(name="dropped", optimizer="clipped", loss=None, **settings):
-    fleet = settings.pop("fleet", FleetSpec(SHARDS, bucket=settings.pop("bucket", "1MB")))
+    arithmetic = {name: settings.pop(name) for name in ("bucket", "gradients") if name in settings}
+    fleet = settings.pop("fleet", FleetSpec(SHARDS, **arithmetic))
     model = MODELS[name] if isinstance(name, str) else name
     return gt.Trainer(model, loss or "softmax_cross_entropy", OPTIMIZERS[optimizer](), fleet=fleet, **settings)
 
@@ -79,6 +80,35 @@ def test_any_number_of_ranks_has_the_bits_of_one(name, ranks):
     """Also an uneven last batch, of 6 examples for 24 shards, validation, and metrics of all predictions."""
     (alone,) = on_ranks(1, lambda _: fitted(name, metrics=["f1"]))
     assert on_ranks(ranks, lambda _: fitted(name, metrics=["f1"])) == [alone] * ranks
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_in_bf16_have_the_bits_of_one_rank(name):
+    (alone,) = on_ranks(1, lambda _: fitted(name, gradients="bf16"))
+    for ranks in RANKS:
+        assert on_ranks(ranks, lambda _: fitted(name, gradients="bf16")) == [alone] * ranks
+    (exact,) = on_ranks(1, lambda _: fitted(name))
+    losses, others = ([record["loss"] for record in records] for _, records in (alone, exact))
+    np.testing.assert_allclose(losses, others, rtol=5e-3)
+    assert (alone == exact) is (name == "doubled"), "gradients of f64 are not narrowed"
+
+
+def test_gradients_in_bf16_are_rounded_at_each_sum_of_the_tree():
+    """Of four shards whose gradients are 1, 1/256, 1/256 and 1/256: the sum of the first two is rounded to even."""
+
+    @gt.model(x=gt.f32["batch", 1])
+    def scaled(x):
+        return gt.nn.linear(x, 1, bias=False, name="layer")
+
+    def run(_):
+        fleet = FleetSpec(4, gradients="bf16")
+        made = gt.Trainer(scaled, "mse", gt.optim.SGD(1.0), fleet=fleet)
+        made.set_variables({"layer.weight": np.zeros((1, 1), np.float32)})
+        wanted = np.float32([[1.0], [1 / 256], [1 / 256], [1 / 256]])
+        made.step({"x": np.ones((4, 1), np.float32), "target": -2 * wanted})
+        return made.variables()["layer.weight"].item()
+
+    assert on_ranks(2, run) == on_ranks(1, run) * 2 == [-1.0078125] * 2
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -188,6 +218,16 @@ def test_a_checkpoint_of_another_number_of_shards_is_refused(tmp_path, written, 
     on_ranks(1, lambda _: fit(written, resume=False))
     with pytest.raises(CheckpointError, match=f"number of shards differs: '{written or 1}' .*, '{here or 1}' here"):
         on_ranks(1, lambda _: fit(here, resume=True))
+
+
+def test_a_checkpoint_of_gradients_in_another_type_is_refused(tmp_path):
+    def fit(gradients, resume):
+        return fitted(fit={"checkpoint": tmp_path / "run.safetensors", "resume": resume}, gradients=gradients)
+
+    on_ranks(1, lambda _: fit("bf16", resume=False))
+    with pytest.raises(CheckpointError, match="number of shards differs: '24, gradients in bf16' .*, '24' here"):
+        on_ranks(1, lambda _: fit("f32", resume=True))
+    on_ranks(2, lambda _: fit("bf16", resume=True))
 
 
 def test_what_one_rank_wants_to_stop_stops_all():
@@ -476,6 +516,7 @@ def test_a_rank_that_does_not_come_is_named_when_time_is_up():
     ("settings", "match"),
     [
         ({"shards": 0}, "shards must be a whole number of at least 1, not 0"),
+        ({"gradients": "f16"}, "gradients must be f32 or bf16, not 'f16'"),
         ({"shards": 2.5}, "shards must be a whole number"),
         ({"timeout": 0}, "timeout must be a number of seconds above 0"),
         ({"timeout": math.nan}, "timeout must be a number of seconds above 0"),

@@ -26,8 +26,10 @@ OPTIMIZERS = {
 }
 
 
-def trainer(name="dropped", optimizer="adam", *, sharded=True, bucket="4MB", timeout=60, **settings):
-    fleet = FleetSpec(SHARDS, timeout=timeout, bucket=bucket, sharded_optimizer=sharded)
+def trainer(
+    name="dropped", optimizer="adam", *, sharded=True, bucket="4MB", timeout=60, gradients="f32", **settings
+):  # fmt: skip
+    fleet = FleetSpec(SHARDS, timeout=timeout, bucket=bucket, sharded_optimizer=sharded, gradients=gradients)
     model = MODELS[name] if isinstance(name, str) else name
     return gt.Trainer(model, "softmax_cross_entropy", OPTIMIZERS[optimizer](), fleet=fleet, **settings)
 
@@ -53,6 +55,14 @@ def assert_bits(whole, found):
 def test_slices_have_the_bits_of_the_whole(optimizer):
     (whole,) = on_ranks(1, lambda _: fitted(optimizer=optimizer, sharded=False))
     assert_bits(whole, on_ranks(3, lambda _: fitted(optimizer=optimizer)))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "clipped"])
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_whole_where_gradients_are_in_bf16(name, optimizer):
+    """Updated in f32, over gradients in slices, and whole ones with their norm; more ranks than some buckets fill."""
+    (whole,) = on_ranks(1, lambda _: fitted(name, optimizer, sharded=False, gradients="bf16"))
+    assert_bits(whole, on_ranks(8, lambda _: fitted(name, optimizer, bucket=100, gradients="bf16")))
 
 
 def test_one_rank_has_one_slice():

@@ -75,7 +75,7 @@ def plan(
     for count in counts:
         Share(fleet.shards, 0, count)
     graph = model_graph(model, file, fit["batch_size"])
-    spec = TrainingSpec(graph, loss.named, optimizer.rule(), **settings)
+    spec = TrainingSpec(graph, loss.named, optimizer.rule(), **settings, fleet=fleet)
     graphs, backend = TrainerGraphs(spec), backend_of("cpu", spec.threads or 1)
     whole = graphs.example_step
     inputs = random_inputs(whole)
