@@ -111,6 +111,25 @@ def test_a_transfer_coding_that_is_not_undone_is_refused(server: Server, codings
         assert told(answer) == "of transfer codings, chunked alone is taken"
 
 
+@pytest.mark.parametrize(
+    ("version", "header", "said"),
+    [
+        ("1.1", "Host: there", "a request has one Host"),
+        ("1.0", "Transfer-Encoding: chunked", "HTTP/1.0 has no transfer codings"),
+    ],
+)
+def test_what_others_on_the_way_may_read_otherwise_is_refused(
+    server: Server, version: str, header: str, said: str
+) -> None:
+    head = f"GET /v2/health/live HTTP/{version}\r\nHost: here\r\n{header}\r\n\r\n"
+    with raw(server, head.encode()) as connection:
+        answer = HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 400
+        assert told(answer) == said
+        assert connection.recv(1) == b""
+
+
 @pytest.mark.parametrize("header", ["Content-Encoding: identity", "Inference-Header-Content-Length: 9"])
 def test_a_header_of_the_body_that_comes_twice_is_refused(server: Server, header: str) -> None:
     """Once it says how the body is read; twice, nobody knows which of them does."""

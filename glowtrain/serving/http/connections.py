@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NoReturn
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -30,7 +30,8 @@ class GuardedConnection(HttpToolsProtocol):
 
     Requests to go on with another protocol (``Upgrade: h2c``, which clients that can HTTP/2 begin with) are answered by
     this one, as RFC 9110, 7.8 has it, and what comes in trailers is no header. Transfer codings other than ``chunked``
-    are refused (RFC 9112, 6.1): httptools would leave what they encode as it is.
+    are refused (RFC 9112, 6.1): httptools would leave what they encode as it is. So are those of HTTP/1.0, and a second
+    ``Host``, which others on the way may read otherwise (6.1 and 3.2).
     """
 
     parser: Any
@@ -81,10 +82,18 @@ class GuardedConnection(HttpToolsProtocol):
         self._head += len(name) + len(value)
         if self._head > HEAD:
             raise ValueError("the head is too long")
-        if name.lower() == b"transfer-encoding" and value.strip(b" ").lower() != b"chunked":
-            self._refusal = HTTPStatus.NOT_IMPLEMENTED, "of transfer codings, chunked alone is taken"
-            raise ValueError(self._refusal)
+        key = name.lower()
+        if key == b"transfer-encoding" and self.parser.get_http_version() == "1.0":
+            self._refuse(HTTPStatus.BAD_REQUEST, "HTTP/1.0 has no transfer codings")
+        if key == b"transfer-encoding" and value.strip(b" ").lower() != b"chunked":
+            self._refuse(HTTPStatus.NOT_IMPLEMENTED, "of transfer codings, chunked alone is taken")
+        if key == b"host" and key in dict(self.headers):
+            self._refuse(HTTPStatus.BAD_REQUEST, "a request has one Host")
         super().on_header(name, value)
+
+    def _refuse(self, status: HTTPStatus, error: str) -> NoReturn:
+        self._refusal = status, error
+        raise ValueError(error)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
