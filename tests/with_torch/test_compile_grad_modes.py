@@ -351,3 +351,40 @@ def test_a_compiled_step_of_them(name: str) -> None:
         ours(x, y)
     for mine, theirs in zip(other.state_dict().values(), eager.state_dict().values(), strict=True):
         close(mine, theirs)
+
+
+class Switching(nn.Module):
+    """Turns gradients off, and on again where Dynamo's next graph ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, last: bool) -> Tensor:
+        torch.set_grad_enabled(False)
+        h = self.layer(x)
+        torch._dynamo.graph_break()
+        h = self.layer(h)
+        torch.set_grad_enabled(last)
+        return self.layer(h)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_gradients_that_a_call_leaves_turned_off(last: bool) -> None:
+    torch._dynamo.reset()
+    eager = Switching()
+    other = copy.deepcopy(eager)
+    results, modes = [], []
+    for call in (eager, compiled(other)):
+        try:
+            with pytest.warns(FallbackWarning) if call is not eager else warnings.catch_warnings():
+                results.append(call(ramp(4, 3), last))
+            modes.append(torch.is_grad_enabled())
+        finally:
+            torch.set_grad_enabled(True)
+        if last:
+            results[-1].sum().backward()
+    assert modes == [last, last]
+    assert results[0].requires_grad == results[1].requires_grad == last
+    close(results[1], results[0])
+    same_gradients(other, eager)

@@ -309,6 +309,17 @@ def test_who_seeds_pytorch_is_told_to_do_it_between_calls(name: str) -> None:
     assert torch.initial_seed() == 3
 
 
+def test_who_leaves_gradients_turned_off_is_told_what_to_do() -> None:
+    def leaving(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss = mse_loss(y, target)
+        torch.set_grad_enabled(False)
+        return loss
+
+    step = compiled(nn.Linear(4, 3), leaving)
+    assert "with torch.no_grad()" in refusal(lambda: step(torch.ones(8, 4), torch.zeros(8, 3)))
+    assert torch.is_grad_enabled()
+
+
 def test_what_belongs_to_no_step_says_what_to_do() -> None:
     """A generator, a teacher that the loss averages, another step, and the same step."""
     module, teacher = nn.Linear(4, 3), nn.Linear(4, 3).requires_grad_(False)

@@ -22,7 +22,7 @@ from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.memory import check_memory, overlap, row_major
 from glowtrain.torch.random_state import RandomKey
 from glowtrain.torch.read import check_shapes, read
-from glowtrain.torch.tracing.computation import Computation
+from glowtrain.torch.tracing.computation import Computation, preserved_grad_mode
 from glowtrain.torch.tracing.replay import check_calls, replay
 from glowtrain.torch.tracing.trace import Trace, traced
 
@@ -112,7 +112,7 @@ def captured(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Captured
 
 def _replayed(module: torch.fx.GraphModule, enabled: bool, *arguments: Any) -> Any:
     """The module's results, where gradients flow or not as in the call."""
-    with torch.set_grad_enabled(enabled):
+    with torch.set_grad_enabled(enabled), preserved_grad_mode():
         return replay(module, *arguments)
 
 

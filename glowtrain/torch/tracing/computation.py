@@ -3,7 +3,8 @@ was: attributes, buffers, modes, and what its code reaches otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from glowtrain.errors import ModelError
+from glowtrain.errors import InputError, ModelError
 from glowtrain.torch.tracing.attributes import Assigned, Attributes, LentAttributes, Registered
 from glowtrain.torch.tracing.drawn import check_left
 from glowtrain.torch.tracing.started_code import StartedCode, TraceObserver
@@ -204,7 +205,7 @@ class Computation(torch.nn.Module):
 
         self._lent.lend(self._tensors())
         try:
-            with mode, calls_observed(observe), unseeded(), self.code.started:
+            with mode, calls_observed(observe), unseeded(), preserved_grad_mode(), self.code.started:
                 results = self._function[0](*inputs)
             self.code.draws.check()
             check_left(chain(attributes.left, self.surroundings.left))
@@ -256,6 +257,18 @@ class Computation(torch.nn.Module):
         own = set(map(id, self.modules()))
         parts = dict.fromkeys(part for module in self.originals.modules for part in module.modules())
         return [part for part in parts if id(part) not in own]
+
+
+@contextmanager
+def preserved_grad_mode() -> Iterator[None]:
+    """Raise :class:`InputError` where what runs within leaves gradients turned off or on for its caller."""
+    before = torch.is_grad_enabled()
+    yield
+    if torch.is_grad_enabled() is not before:
+        raise InputError(
+            "the module or the loss turns gradients on or off (torch.set_grad_enabled) for whoever calls it, which "
+            "compiled code does not: with torch.no_grad() or torch.enable_grad() they are as before behind it"
+        )
 
 
 def _is_constant(value: Any) -> bool:
