@@ -87,6 +87,16 @@ def test_variances_of_too_few_elements_are_refused(count: int, correction: float
     assert FILE in message
 
 
+def test_negative_powers_of_whole_numbers_are_refused() -> None:
+    """As PyTorch does, but for exponents that are tensors: there it rounds towards zero."""
+    message = refused(Layer(lambda h: torch.arange(1, 4) ** -2 + h), torch.zeros(4, 3))
+    assert "whole numbers have no power -2" in message
+    assert FILE in message
+    graph = gt.from_torch(Layer(lambda h: torch.arange(1, 4) ** torch.tensor(-2) + 0 * h), torch.zeros(4, 3), dims={})
+    (powers,) = gt.compile(graph)({"x": np.zeros((4, 3), np.float32)}).values()
+    np.testing.assert_array_equal(powers[0], [1, 0, 0])
+
+
 def test_a_mask_that_sets_several_values_is_refused() -> None:
     def put(h: torch.Tensor) -> torch.Tensor:
         copy = h.clone()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from glowtrain.errors import ModelError
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise import arithmetic, logic
 from glowtrain.ops.elementwise.extrema import Min
@@ -119,6 +120,8 @@ def power(call: AtenCall, x: Any, exponent: Any) -> Any:
     """Small whole exponents are products, and halves square roots: exact, and cheaper."""
     base = call.cast(x)
     if isinstance(exponent, (int, float)):
+        if exponent < 0 and not call.dtype.is_float:
+            raise ModelError(f"whole numbers have no power {exponent}: convert them to floats")
         if exponent in (1, 2, 3):
             return base if exponent == 1 else base * base if exponent == 2 else base * base * base
         if exponent in (0.5, -0.5) and call.dtype.is_float:
