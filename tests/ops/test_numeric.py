@@ -210,6 +210,16 @@ class TestDeterminants:
         (found,) = run(Det(), x)
         np.testing.assert_allclose(found, np.linalg.det(x), rtol=1e-10)
 
+    @pytest.mark.parametrize("n", [2, 5, 20])
+    def test_inverses_of_singular_matrices_are_nan(self, n: int) -> None:
+        """The small one is not singular: only its determinant is 0 in f32."""
+        x = np.random.default_rng(n).standard_normal((4, n, n)).astype(np.float32)
+        x[0], x[1, :, 0], x[2] = 0, x[1, :, 1], np.eye(n) * 1e-30
+        for found in (run(Inverse(), x)[0], Inverse().reference(x)):
+            assert np.isnan(found[:2]).all()
+            np.testing.assert_allclose(found[2], np.eye(n) * 1e30, rtol=1e-6)
+            np.testing.assert_allclose(found[3] @ x[3], np.eye(n), atol=1e-4)
+
 
 class TestBits:
     @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)

@@ -97,6 +97,29 @@ def test_negative_powers_of_whole_numbers_are_refused() -> None:
     np.testing.assert_array_equal(powers[0], [1, 0, 0])
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.linalg.inv,
+        lambda h: torch.linalg.solve(h, torch.ones(3)),
+        lambda h: torch.linalg.solve(h, torch.ones(2, 3), left=False),
+        lambda h: torch.linalg.matrix_power(h, -2),
+        lambda h: torch.linalg.solve_triangular(h, torch.ones(3, 1), upper=True),
+        lambda h: torch.linalg.inv_ex(h).inverse,
+    ],
+)
+def test_what_a_singular_matrix_divides_is_nan(function: Callable[..., Any]) -> None:
+    """PyTorch raises, or leaves it open."""
+    layer = Layer(function)
+    layer.linear.weight.data, layer.linear.bias.data = torch.eye(3), torch.zeros(3)
+    run = gt.compile(gt.from_torch(layer, torch.zeros(3, 3), dims={}))
+    matrix = np.array([[1, 2, 3], [0, 0, 6], [0, 0, 1]], np.float32)
+    (found,) = run({"x": matrix}).values()
+    assert np.isnan(found).all()
+    (found,) = run({"x": matrix + np.eye(3, dtype=np.float32)}).values()
+    assert np.isfinite(found).all()
+
+
 def test_a_mask_that_sets_several_values_is_refused() -> None:
     def put(h: torch.Tensor) -> torch.Tensor:
         copy = h.clone()

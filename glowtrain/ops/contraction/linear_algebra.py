@@ -179,7 +179,7 @@ def _wide(x: Array) -> Array:
 @operator
 @dataclass(frozen=True)
 class Inverse(Operator):
-    """The inverse of each matrix x[..., n, n]; no error for singular ones, whose result means nothing."""
+    """The inverse of each matrix x[..., n, n]; NaN for singular ones: those that leave no pivot."""
 
     domain: ClassVar[str] = "glowtrain"
 
@@ -190,7 +190,8 @@ class Inverse(Operator):
         n = x.shape[-1]
         beside = np.broadcast_to(np.eye(n), x.shape).astype(_wide(x).dtype)
         reduced, *_ = Elimination().reference(np.concatenate([_wide(x), beside], axis=-1))
-        return reduced[..., n:].astype(x.dtype)
+        singular = (np.diagonal(reduced, axis1=-2, axis2=-1) == 0).any(axis=-1)
+        return np.where(singular[..., None, None], np.nan, reduced[..., n:]).astype(x.dtype)
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
         back = swapped(y)
@@ -198,9 +199,13 @@ class Inverse(Operator):
 
     def decompose(self, x: Value) -> Value:
         n, wide = x.shape[-1], as_dtype(x, accumulator(x.dtype))
-        beside = Expand(x.shape)(constant(np.eye(n), wide.dtype))
+        beside = Expand(x.shape)(eye := constant(np.eye(n), wide.dtype))
         reduced = Elimination()(Concat(axis=-1)(wide, beside))[0]
-        return as_dtype(Slice((n,), (2 * n,), (-1,))(reduced), x.dtype)
+        # a row is cleared where no pivot is left; the determinant may be 0 because it is too small for its type
+        diagonal = ReduceSum(axes=(-1,), keepdims=True)(Slice((0,), (n,), (-1,))(reduced) * eye)
+        cleared = ReduceSum(axes=(-2,), keepdims=True)(as_dtype(Equal()(diagonal, 0.0), wide.dtype))
+        inverted = Where()(cleared > 0, np.nan, Slice((n,), (2 * n,), (-1,))(reduced))
+        return as_dtype(inverted, x.dtype)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:

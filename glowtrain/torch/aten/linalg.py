@@ -1,7 +1,7 @@
 """Linear equations, logarithms of determinants, Cholesky factors, exponentials: of small matrices, in stacks.
 
 What only PyTorch's own gradients read (factors, pivots) is not computed; nor is it looked whether a matrix can be
-inverted: one that cannot gives what is not finite, and PyTorch an error.
+inverted: one that cannot gives NaN, and PyTorch an error.
 """
 
 from __future__ import annotations
