@@ -275,18 +275,20 @@ def test_compiles_for_every_target_without_calls(target_name: str, name: str) ->
     assert not [call for call in called if not (target.soft and SOFT.fullmatch(call))]
 
 
-def test_a_constant_operand_of_min_and_max_keeps_nan() -> None:
+@pytest.mark.parametrize("constant", [0.0, math.nan, -math.nan])
+@pytest.mark.parametrize("name", ["min", "max"])
+def test_a_constant_operand_of_min_and_max_keeps_nan(name: str, constant: float) -> None:
     """The one-instruction form for constants must propagate NaN like the general one, whichever side it is on."""
     x = np.array([1, -1, math.nan, math.inf], np.float32)
-    zero = number(0.0, vector("float", 4))
+    operand = number(constant, vector("float", 4))
     target = Target.host()
-    for args in (lambda x: [x, zero], lambda x: [zero, x]):
+    for args in (lambda x: [x, operand], lambda x: [operand, x]):
 
         def body(f: Any, values: list[LlvmValue], args: Callable[[LlvmValue], list[LlvmValue]] = args) -> LlvmValue:
-            return vector_math.emit(f, "max", args(values[0]), target)
+            return vector_math.emit(f, name, args(values[0]), target)
 
         got = cpu_kernels.run(body, [x], ["f32"], "f32", 4, target)
-        assert np.array_equal(got, np.maximum(x, np.float32(0)), equal_nan=True)
+        assert np.array_equal(got, REFERENCE[name](x, np.float32(constant)), equal_nan=True)
 
 
 @pytest.mark.skipif(ctypes.util.find_library("m") is None, reason="there is no C library for mathematics")

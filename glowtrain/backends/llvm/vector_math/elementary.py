@@ -61,7 +61,11 @@ def sign(m: FloatLanes, x: LlvmValue) -> LlvmValue:
 
 
 def _extreme(m: FloatLanes, predicate: str, a: LlvmValue, b: LlvmValue) -> LlvmValue:
-    """One compare and select where one side is a constant (not NaN): x86's min and max instructions do just that."""
+    """One compare and select where one side is a constant: x86's min and max instructions do just that, unless it is
+    NaN, which is the result."""
+    nan = {m.number(each).text for each in (math.nan, -math.nan)}
+    if a.text in nan or b.text in nan:
+        return a if a.text in nan else b
     if b.is_constant:
         return m.select(m.compare(predicate, b, a), b, a)
     chosen = m.select(m.compare(predicate, a, b), a, b)
