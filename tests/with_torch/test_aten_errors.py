@@ -97,6 +97,13 @@ def test_negative_powers_of_whole_numbers_are_refused() -> None:
     np.testing.assert_array_equal(powers[0], [1, 0, 0])
 
 
+@pytest.mark.parametrize("function", [torch.max, torch.min])
+def test_extrema_of_no_elements_are_refused(function: Callable[..., Any]) -> None:
+    message = refused(Layer(lambda h: function(h[:0])), torch.zeros(4, 3))
+    assert "without elements has no largest" in message
+    assert FILE in message
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -361,6 +361,7 @@ def test_numbers_are_not_rounded_to_bf16() -> None:
 EXACT: dict[str, Callable[[], torch.Tensor]] = {
     "powers of two": lambda: torch.exp2(torch.arange(-20.0, 100.0)),
     "shifts": lambda: torch.tensor([5, -5, 2**62, -1]) >> torch.tensor([[0, 1, 31, 62, 63]]).T,
+    "shifts by too much": lambda: torch.tensor([5, -5]) >> torch.tensor([[-1, 64, 99]]).T,
     "shifts of 32 bits": lambda: torch.tensor([5, -5], dtype=torch.int32) >> 31,
     "shifts of bytes": lambda: torch.tensor([5, 255], dtype=torch.uint8) >> torch.tensor([[7], [1]]).byte(),
     "ends of lerp": lambda: torch.lerp(torch.tensor(1e8), torch.tensor([0.5, 3.0]), torch.tensor([[0.0], [1.0]])),

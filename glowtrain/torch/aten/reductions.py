@@ -66,12 +66,18 @@ def amin(call: AtenCall, x: Value, dim: Dims = None, keepdim: bool = False) -> A
 
 @aten("max.default")
 def max_(call: AtenCall, x: Value) -> Any:
-    return reduced(reduction.ReduceMax, x, None, False)
+    return _of_some(reduction.ReduceMax, x)
 
 
 @aten("min.default")
 def min_(call: AtenCall, x: Value) -> Any:
-    return reduced(reduction.ReduceMin, x, None, False)
+    return _of_some(reduction.ReduceMin, x)
+
+
+def _of_some(operator: type[reduction.Reduction], x: Value) -> Value:
+    if not x.type.size:
+        raise ModelError("a tensor without elements has no largest and no smallest one")
+    return reduced(operator, x, None, False)
 
 
 @aten("max.dim")

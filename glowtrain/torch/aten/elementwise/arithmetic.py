@@ -215,9 +215,9 @@ def left_shift(call: AtenCall, x: Value, bits: Any) -> Any:
 @aten("__rshift__.Scalar", "__rshift__.Tensor", "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar")
 def right_shift(call: AtenCall, x: Value, bits: Any) -> Any:
     """Towards minus infinity, as shifts of numbers in two's complement are; by halves, whose powers of 2 the type
-    holds."""
-    width = call.cast(8 * call.dtype.size)
-    count = Min()(call.cast(bits), width)
+    holds. Shifts by negative numbers leave no bit, as PyTorch has them."""
+    width, count = call.cast(8 * call.dtype.size), call.cast(bits)
+    count = logic.Where()(count < 0, width, Min()(count, width))
     half = count / call.cast(2)
     for part in (half, count - half):
         x = floor_divide(call, x, arithmetic.Pow()(call.cast(2), part))
