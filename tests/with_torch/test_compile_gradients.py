@@ -376,6 +376,26 @@ def test_exact_results(name: str) -> None:
     assert torch.equal(compiled(lambda x: EXACT[name]() + x.long())(x), EXACT[name]())
 
 
+SPECIAL = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1.0, -2.5])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: torch.clamp(x, y, torch.ones_like(x)),
+        lambda x, y: torch.clamp(x, torch.ones_like(x), y),
+        lambda x, y: torch.clamp(x, min=y),
+        lambda x, y: torch.clamp(x, max=y),
+        lambda x, y: torch.atan2(x, torch.where(x.isinf() & y.isinf(), 1.0, y)),
+        torch.xlogy,
+    ],
+)
+def test_values_at_nan_and_infinities(function: Callable[..., torch.Tensor]) -> None:
+    torch._dynamo.reset()
+    x, y = torch.meshgrid(SPECIAL, SPECIAL, indexing="ij")
+    torch.testing.assert_close(compiled(function)(x, y), function(x, y), equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_binary_cross_entropy_of_narrow_certainties(dtype: torch.dtype) -> None:
     p, target = torch.tensor([0.0, 1.0, 0.25, 1.0]).to(dtype), torch.tensor([0.0, 1.0, 1.0, 0.0]).to(dtype)

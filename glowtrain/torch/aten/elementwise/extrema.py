@@ -38,8 +38,7 @@ def clamp(call: AtenCall, x: Value, min: Any = None, max: Any = None) -> Any:
         bounded = logic.Where()((x < low) | logic.IsNaN()(low), lower, x)
     if high is None:
         return bounded
-    beyond = (x > high) | logic.IsNaN()(high)
-    return logic.Where()(beyond if low is None else beyond | (high < low), high, bounded)
+    return logic.Where()((bounded > high) | logic.IsNaN()(high), high, bounded)
 
 
 @aten("clamp_min.default", "clamp_min.Tensor")

@@ -49,7 +49,7 @@ def log1p(call: AtenCall, x: Value) -> Any:
 def xlogy(call: AtenCall, x: Any, y: Any) -> Any:
     """x log(y), and 0 without a slope where x is 0 and the logarithm has no end or is none."""
     x, y, zero = call.cast(x), call.cast(y), call.cast(0)
-    endless = logic.Equal()(x, zero) & (y <= zero)
+    endless = logic.Equal()(x, zero) & ((y <= zero) | logic.Equal()(y, call.cast(math.inf)))
     return x * transcendental.Log()(logic.Where()(endless, call.cast(1), y))
 
 
@@ -88,7 +88,7 @@ def atan2(call: AtenCall, y: Value, x: Value) -> Any:
     y, x, zero = call.cast(y), call.cast(x), call.cast(0)
     steep = arithmetic.Abs()(y) > arithmetic.Abs()(x)
     far = logic.Where()(steep, y, x)
-    origin = logic.Equal()(far, zero)
+    origin = logic.Equal()(x, zero) & logic.Equal()(y, zero)
     near = logic.Where()(origin, zero, logic.Where()(steep, x, y))
     inner = transcendental.Atan()(near / logic.Where()(origin, call.cast(1), far))
     side = logic.Where()(is_negative(y), call.cast(-math.pi), call.cast(math.pi))
