@@ -20,7 +20,7 @@ from glowtrain.compiler.memory_use import MemoryUse, memory_use
 from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.errors import InputError, UnknownValueError
 from glowtrain.forks import renew_in_children
-from glowtrain.graph import Binding, Graph, Template, no_graph, no_model
+from glowtrain.graph import Binding, Graph, HostedModel, Template, no_graph, no_model
 from glowtrain.graph.specialise.binding import collected, spread
 from glowtrain.memory.resources import Resources
 from glowtrain.pickling import check_pickles
@@ -37,7 +37,7 @@ SPECIALISATIONS = 32
 class CompileSpec(Resources):
     """The arguments of :func:`compile`."""
 
-    model: Graph | Template
+    model: Graph | Template | HostedModel
     backend: str | Backend = "cpu"
     state: State | None = None
     _: KW_ONLY
@@ -50,7 +50,7 @@ class CompileSpec(Resources):
 
 @takes(CompileSpec)
 def compile(spec: CompileSpec) -> Function:
-    """Compile a graph, or a template that each call's inputs bind.
+    """Compile a graph, or a template that each call's inputs bind, or a model of which parts run on the host.
 
     The result maps inputs by name to outputs by name. Functions compiled with the same ``state`` share their variables.
     A template is compiled anew for each binding. Without ``state`` and ``memory`` the function may read weights from
@@ -61,11 +61,12 @@ def compile(spec: CompileSpec) -> Function:
     kept.
     """
     backend = backend_of(spec.backend, spec.threads)
-    if not isinstance(spec.model, (Graph, Template)):
-        raise InputError(f"compile takes a graph or a template, {no_model(spec.model)}")
+    model = spec.model.model if isinstance(spec.model, HostedModel) else spec.model
+    if not isinstance(model, (Graph, Template)):
+        raise InputError(f"compile takes a graph or a template, {no_model(model)}")
     alone = spec.state is None and spec.memory is None
-    options = replace(service.options_for(spec.model, spec, backend.facts), pack_variables=alone)
-    return Function(spec.model, backend, spec.state, options, spec.specialisations)
+    options = replace(service.options_for(model, spec, backend.facts), pack_variables=alone)
+    return _function(spec.model, backend, spec.state, options, spec.specialisations)
 
 
 def compile_artifact(
@@ -263,15 +264,41 @@ class Function:
         return Specialisation(graph, self.backend, self.options, self.state)
 
 
+class HostedFunction(Function):
+    """A compiled model with its parts on the host: calls take and give all of it, and what else a function has is that
+    of the compiled part."""
+
+    def __init__(self, hosted: HostedModel, *arguments: Any) -> None:
+        super().__init__(hosted.model, *arguments)
+        self.hosted = hosted
+
+    def __reduce__(self) -> tuple[Callable[..., Function], tuple[Any, ...]]:
+        rebuild, (model, *rest) = super().__reduce__()
+        return rebuild, (replace(self.hosted, model=model), *rest)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HostedFunction:
+        return HostedFunction(self.hosted, self.backend, deepcopy(self.state, memo), self.options, self.limit)
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs by name. Raises :class:`InputError`."""
+        return self.hosted.run(inputs, super().__call__)
+
+
+def _function(model: Graph | Template | HostedModel, *arguments: Any) -> Function:
+    return HostedFunction(model, *arguments) if isinstance(model, HostedModel) else Function(model, *arguments)
+
+
 def _called(graph: Graph) -> str:
     """A graph's name, and what its dimensions are bound to."""
     bound = ", ".join(f"{name}={extent}" for name, extent in graph.binding.dims.items())
     return f"{graph.name}, {bound}" if bound else graph.name
 
 
-def _rebuild(model: Graph | Template, backend: Backend, state: State, options: Options, limit: int) -> Function:
+def _rebuild(
+    model: Graph | Template | HostedModel, backend: Backend, state: State, options: Options, limit: int
+) -> Function:
     """A function as it was pickled, by the facts of the backend that is here."""
-    return Function(model, backend, state, replace(options, facts=backend.facts), limit)
+    return _function(model, backend, state, replace(options, facts=backend.facts), limit)
 
 
 def _limit(count: Any) -> int:

@@ -2,6 +2,7 @@
 
 from glowtrain.graph.attributes import attribute
 from glowtrain.graph.graph import Graph, bodies_of
+from glowtrain.graph.hosted import HostedModel
 from glowtrain.graph.operator import Draw, Operator, Sample, static
 from glowtrain.graph.registry import OPERATORS, Named, class_of, lookup, operator, registered
 from glowtrain.graph.rewriting import Change, Replacements, rebuild, rewrite, substituted, translate
@@ -20,6 +21,7 @@ __all__ = [
     "Constant",
     "Draw",
     "Graph",
+    "HostedModel",
     "Input",
     "Model",
     "Named",

@@ -23,7 +23,7 @@ from typing import Any
 from glowtrain.errors import BindingError, InputError, ModelError, UnknownNetworkError
 from glowtrain.graph import Graph, Template
 from glowtrain.names import is_text
-from glowtrain.onnx_io.read.load import load
+from glowtrain.onnx_io.read.load import load_numeric
 from glowtrain.presentation.messages import kind_of, listed, unknown
 from glowtrain.serving.host import ServingHost, TensorSpecs
 from glowtrain.serving.tensors import datatype
@@ -223,7 +223,7 @@ def _configured(folder: Path, options: ModelOptions) -> tuple[ModelOptions, dict
         raise InputError(f"{folder / CONFIG}: versions is a list of some of {sorted(files, key=int)}, not {versions!r}")
     wanted = sorted({str(version) for version in versions}, key=int)
     merged = _merged(folder / CONFIG, options, config)
-    return merged, {version: partial(load, files[version], merged.dims) for version in wanted}
+    return merged, {version: partial(load_numeric, files[version], merged.dims) for version in wanted}
 
 
 def _is_version(name: str) -> bool:

@@ -30,7 +30,7 @@ from glowtrain.graph import Graph, Input, Node, Template, Value, Variable, const
 from glowtrain.graph.retype import widened
 from glowtrain.losses import Attached, Loss, LossFunction, as_loss, output_of
 from glowtrain.modes.training_and_inference import make_trainable
-from glowtrain.onnx_io.read.load import load
+from glowtrain.onnx_io.read.load import load_numeric
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.types import Array, TensorType, f64
 
@@ -82,7 +82,7 @@ def _bound(
     model: Graph | Template | str | Path, inputs: Mapping[str, Array] | None, dims: Mapping[str, int] | None
 ) -> Graph:
     if isinstance(model, (str, Path)):
-        model = load(model, dims)
+        model = load_numeric(model, dims)
     if isinstance(model, Graph):
         return model
     if not isinstance(model, Template):

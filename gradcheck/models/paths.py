@@ -21,7 +21,7 @@ from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.losses.base import output_of
 from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.names import matches
-from glowtrain.onnx_io.read.load import load
+from glowtrain.onnx_io.read.load import load_numeric
 from glowtrain.onnx_io.read.parameters import is_weight
 from glowtrain.ops.quantized.convert import STEPS
 from glowtrain.presentation.messages import page, unknown
@@ -68,7 +68,7 @@ def paths(
 def _example(model: Graph | Template | str | Path, dims: Mapping[str, int] | None) -> Graph:
     """A graph of the model: which extents its dimensions have does not matter for its ways."""
     if isinstance(model, (str, Path)):
-        model, dims = load(model, dims), None
+        model, dims = load_numeric(model, dims), None
     if isinstance(model, Graph):
         return model
     if not isinstance(model, Template):

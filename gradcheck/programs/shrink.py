@@ -23,7 +23,7 @@ from glowtrain.gradcheck.programs.options import DEFAULTS, Choice
 from glowtrain.gradcheck.programs.rungs import check_case
 from glowtrain.graph import Graph, Input, Value, constant, rebuild
 from glowtrain.onnx_io import save
-from glowtrain.onnx_io.read.load import load
+from glowtrain.onnx_io.read.load import load_numeric
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.types import Array
 
@@ -218,7 +218,7 @@ def load_case(path: Path | str) -> Saved:
     if ABOUT not in arrays:
         raise InputError(f"{data} was not written by gradcheck: it does not say what failed")
     about = json.loads(str(arrays.pop(ABOUT)))
-    model = load(path)
+    model = load_numeric(path)
     graph = model if isinstance(model, Graph) else model.bind({})
     numbers = tuple(arrays[value.name].astype(value.dtype.numpy) for value in graph.inputs)
     positions = {value.name: k for k, value in enumerate(graph.inputs)}

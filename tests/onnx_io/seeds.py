@@ -16,6 +16,7 @@ from onnx.backend.test import loader
 import glowtrain as gt
 from glowtrain.graph import Value
 from tests.onnx_io.onnx_models import mlp, model, node
+from tests.onnx_io.test_host_parts import WORDS, classifier
 
 LARGEST_MODEL = 30_000
 """Bytes of a model of the onnx package's own tests up to which it is mutated."""
@@ -44,6 +45,7 @@ def handmade() -> Iterator[Seed]:
     imports = [onnx.helper.make_opsetid("mine", 1)]
     yield Seed("function", model([call], {"x": [3]}, ["y"], functions=[double], imports=imports).SerializeToString())
     yield Seed("control", _control().SerializeToString())
+    yield Seed("words", classifier().SerializeToString(), {"word": WORDS})
 
 
 def _control() -> ModelProto:

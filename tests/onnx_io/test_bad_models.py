@@ -212,12 +212,18 @@ class TestTensors:
 
         refused(with_tensor(blow_up), "initializer 'w': shape", "is negative or overflows")
 
-    @pytest.mark.parametrize("code", [TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128, 12345])
+    @pytest.mark.parametrize("code", [TensorProto.COMPLEX64, TensorProto.COMPLEX128, 12345])
     def test_element_types_that_are_not_supported(self, code: int) -> None:
         def retype(tensor: TensorProto) -> None:
             tensor.data_type = code
 
         refused(with_tensor(retype), "initializer 'w': element type", "is not supported")
+
+    def test_strings_where_a_node_reads_numbers(self) -> None:
+        def retype(tensor: TensorProto) -> None:
+            tensor.data_type = TensorProto.STRING
+
+        refused(with_tensor(retype), "Add", "unsupported type: tensor(string)")
 
     def test_an_input_that_overflows(self) -> None:
         refused(model([node("Relu", "x", "y")], {"x": [1 << 31, 1 << 31]}, ["y"]), "input 'x'", "overflows")
@@ -321,9 +327,10 @@ class TestFunctionsAndConstants:
         proto = model([node("Constant", "", "y", "c")], {"x": [2]}, ["y"], opset=onnx.defs.onnx_opset_version())
         refused(proto, "node 'c' (Constant) must have exactly one attribute")
 
-    def test_a_constant_of_text(self) -> None:
+    def test_a_constant_of_text_where_numbers_are_stated(self) -> None:
         proto = model([node("Constant", "", "y", "c", value_string="text")], {"x": [2]}, ["y"])
-        refused(proto, "c")
+        proto.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+        refused(proto, "'c' (Constant)", "'y' is of another type")
 
     def test_an_index_outside_a_constant(self) -> None:
         nodes = [node("Gather", "c i", "g", "pick"), node("Add", "x g", "y")]

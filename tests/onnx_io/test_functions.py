@@ -127,8 +127,8 @@ def test_a_class_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_has_neither_class_nor_definition_is_named() -> None:
-    with pytest.raises(UnsupportedOperatorError, match="StringConcat"):
-        load(model([node("StringConcat", "x x", "y")], {"x": [2]}, ["y"], opset=20))
+    with pytest.raises(UnsupportedOperatorError, match="Concatenate"):
+        load(model([node("Concatenate", "x x", "y")], {"x": [2]}, ["y"], opset=20))
 
 
 def test_an_error_inside_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:

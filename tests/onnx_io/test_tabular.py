@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import glowtrain as gt
-from glowtrain.errors import GlowtrainError, UnsupportedOperatorError
+from glowtrain.errors import GlowtrainError
 from glowtrain.graph import Graph
 from glowtrain.types import Array
 from tests.onnx_io.onnx_models import in_onnx_runtime
@@ -235,22 +235,55 @@ class TestStringsAndMaps:
         np.testing.assert_allclose(gt.compile(gt.load(proto))({"x": x})["map"], expected, rtol=1e-6)
 
     def test_labels_that_are_strings(self) -> None:
-        """Refused where they are read; without them the scores are there."""
+        """Their numbers are compiled, and mapped to strings on the host; scores alone need no host."""
         x = TABLE.astype(np.float32)
         proto = model("LinearClassifier", x, LABELS, classlabels_strings=["no", "yes"], **WEIGHTS)
-        with pytest.raises(UnsupportedOperatorError, match=r"labels are strings.*'label'.*extract_model"):
-            gt.load(proto)
+        proto.graph.output[0].type.tensor_type.elem_type = TensorProto.STRING
+        expected = in_onnx_runtime(proto, {"x": x})
+        results = gt.compile(gt.load(proto))({"x": x})
+        assert results["label"].tolist() == list(expected["label"])
+        np.testing.assert_allclose(results["scores"], expected["scores"], rtol=1e-6)
         del proto.graph.output[0]
-        expected = model("LinearClassifier", x, LABELS, classlabels_ints=[0, 1], **WEIGHTS)
-        np.testing.assert_allclose(
-            gt.compile(gt.load(proto))({"x": x})["scores"], in_onnx_runtime(expected, {"x": x})["scores"], rtol=1e-6
-        )
+        scores = gt.load(proto)
+        assert isinstance(scores, (gt.Graph, gt.Template))
+        np.testing.assert_allclose(gt.compile(scores)({"x": x})["scores"], expected["scores"], rtol=1e-6)
+
+    @pytest.mark.parametrize("version", [1, 2, 3, 4])
+    def test_labels_that_are_strings_are_saved(self, version: int) -> None:
+        """LabelEncoder had other attributes in version 1 of the domain, which converters of classifiers name."""
+        x = TABLE.astype(np.float32)
+        proto = model("LinearClassifier", x, LABELS, classlabels_strings=["no", "yes"], **WEIGHTS)
+        proto.graph.output[0].type.tensor_type.elem_type = TensorProto.STRING
+        next(entry for entry in proto.opset_import if entry.domain).version = version
+        saved = gt.save(gt.load(proto))
+        expected = in_onnx_runtime(proto, {"x": x})["label"]
+        assert next(entry.version for entry in saved.opset_import if entry.domain) == 4
+        assert list(in_onnx_runtime(saved, {"x": x})["label"]) == list(expected)
+        assert gt.compile(gt.load(saved))({"x": x})["label"].tolist() == list(expected)
+
+    @pytest.mark.parametrize(
+        ("op_type", "attributes"),
+        [
+            ("LabelEncoder", {"classes_strings": ["a", "b"]}),
+            ("CategoryMapper", {"cats_strings": ["a", "b"], "cats_int64s": [1, 0], "default_string": "other"}),
+        ],
+    )
+    @pytest.mark.parametrize("forth", [True, False])
+    def test_older_maps_between_strings_and_integers(
+        self, op_type: str, attributes: dict[str, Any], forth: bool
+    ) -> None:
+        node = helper.make_node(op_type, ["x"], ["y"], domain="ai.onnx.ml", **attributes)
+        types = (TensorProto.STRING, TensorProto.INT64)[:: 1 if forth else -1]
+        x, y = (helper.make_tensor_value_info(name, type_, ["n"]) for name, type_ in zip("xy", types, strict=True))
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+        proto = helper.make_model(helper.make_graph([node], "map", [x], [y]), opset_imports=opsets, ir_version=9)
+        values = np.array(["b", "a", "c"], object) if forth else np.array([1, 0, 5])
+        expected = in_onnx_runtime(proto, {"x": values})["y"]
+        assert gt.compile(gt.load(proto), backend="interpreter")({"x": values})["y"].tolist() == list(expected)
 
     @pytest.mark.parametrize(
         ("op_type", "attributes", "message"),
         [
-            ("CategoryMapper", {"cats_int64s": [1], "cats_strings": ["a"]}, "maps between strings and integers"),
-            ("LabelEncoder", {"keys_int64s": [1], "values_strings": ["a"]}, "maps strings, but tensors hold numbers"),
             ("OneHotEncoder", {"cats_strings": ["a"]}, "categories must be integers"),
             ("DictVectorizer", {"string_vocabulary": ["a"]}, "reads a map"),
         ],

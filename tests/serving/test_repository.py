@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import onnx
 import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
@@ -24,6 +25,7 @@ from glowtrain.serving.repository import ModelOptions, Repository
 from glowtrain.serving.rpc.schema import message
 from glowtrain.serving.server import Server
 from glowtrain.serving.status import status_of
+from tests.onnx_io.test_host_parts import classifier
 from tests.serving.serving_networks import running, scaled, served
 
 
@@ -130,6 +132,15 @@ def test_a_model_that_cannot_be_loaded_leaves_the_one_that_is(client: Any, tmp_p
     assert first(client, "double") == 2.0
     assert index(client)[("double", "2")] == "UNAVAILABLE"
     assert client.is_server_ready()
+
+
+def test_a_model_of_strings_is_refused(client: Any, tmp_path: Path) -> None:
+    path = tmp_path / "words" / "1" / "model.onnx"
+    path.parent.mkdir(parents=True)
+    onnx.save(classifier(), path)
+    with pytest.raises(InferenceServerException, match="take strings and encoded images") as caught:
+        client.load_model("words")
+    assert caught.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
 
 
 def test_open_dimensions_beside_the_batch_are_to_be_bound(client: Any, tmp_path: Path) -> None:

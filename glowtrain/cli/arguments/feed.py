@@ -15,7 +15,7 @@ from glowtrain.datasets.images import image_files, read_files
 from glowtrain.datasets.stored import ExampleArray, StoredArray, sample_of
 from glowtrain.datasets.table import READERS
 from glowtrain.errors import DataError, InputError
-from glowtrain.graph import Graph, Template
+from glowtrain.graph import Graph, HostedModel, Template
 from glowtrain.graph.specialise.template import example_of
 from glowtrain.losses import Loss
 from glowtrain.memory.resources import TRAINING
@@ -70,6 +70,15 @@ class InputOptions:
         if name.endswith(".npz"):
             return examples_in(Path(name), specs_of(network)), []
         return data.load(name, self.data_dir).train, []
+
+    def on_host(self, name: str, model: HostedModel) -> dict[str, Array]:
+        """The arrays for a model of strings or encoded images. Raises :class:`DataError` and :class:`InputError`."""
+        self._check(name)
+        if not name.endswith(".npz"):
+            raise InputError(f"{name}: strings and encoded images are taken from .npz files of numpy.savez")
+        arrays = examples_in(Path(name), model.inputs)
+        say_unused([each for each in arrays if each not in model.inputs])
+        return {each: arrays[each] for each in model.inputs if each in arrays}
 
     def _check(self, name: str) -> None:
         """Raise :class:`InputError` for options of another kind of data."""

@@ -15,9 +15,9 @@ from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.terminal.console import note
 from glowtrain.datasets.stored import ExampleArray
 from glowtrain.errors import BindingError, InputError, ModelError, SharedWeightsWarning
-from glowtrain.graph import Graph, Template
+from glowtrain.graph import Graph, HostedModel, Template
 from glowtrain.memory.resources import TRAINING
-from glowtrain.onnx_io.read.load import load
+from glowtrain.onnx_io.read.load import load, numeric
 from glowtrain.onnx_io.read.source import metadata_of
 from glowtrain.settings import setting, values_of
 from glowtrain.trainer.graphs import DEFAULT_BATCH
@@ -83,6 +83,10 @@ class FileOptions:
         """The model, as :func:`open_model` has it."""
         return open_model(model, parse_dims(self.dims), examples, seed, open_batch=self.open_batch, training=training)
 
+    def open_hosted(self, model: str) -> Graph | Template | HostedModel:
+        """A model that is not trained, with its parts on the host. Raises :class:`ModelError`."""
+        return _opened(model, parse_dims(self.dims), open_batch=self.open_batch, training=False)
+
     def import_modules(self) -> None:
         """Import what registers the operators of a model. Raises :class:`PluginError`."""
         import_modules(self.modules)
@@ -119,8 +123,22 @@ def open_model(
     """The model of a MODEL argument; a built-in one takes its shapes from examples.
 
     Warnings about weights that would be trained together are notes, and left out without ``training``. Raises
-    :class:`ModelError`, and :class:`InputError` for what ``untie`` does not match.
+    :class:`ModelError`, also for one of strings or encoded images, and :class:`InputError` for what ``untie`` does not
+    match.
     """
+    return numeric(_opened(model, dims, examples, seed, open_batch=open_batch, untie=untie, training=training))
+
+
+def _opened(
+    model: str,
+    dims: Mapping[str, int],
+    examples: Mapping[str, ExampleArray] | None = None,
+    seed: int = 0,
+    *,
+    open_batch: bool,
+    untie: Sequence[str] = (),
+    training: bool,
+) -> Graph | Template | HostedModel:
     if model in models.MODELS and not Path(model).exists():
         if untie or open_batch:
             raise InputError(f"--untie and --open-batch are for ONNX files, not for {model}")

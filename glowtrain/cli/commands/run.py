@@ -18,8 +18,9 @@ from glowtrain.cli.arguments.models import FileOptions, TrainedOn
 from glowtrain.cli.terminal.console import command, out, seconds
 from glowtrain.cli.terminal.records import From, Given
 from glowtrain.compiler import compile
-from glowtrain.datasets.stored import StoredArray
+from glowtrain.datasets.stored import ExampleArray, StoredArray
 from glowtrain.errors import InputError
+from glowtrain.graph import HostedModel
 from glowtrain.graph.specialise.binding import part_name
 from glowtrain.losses.choose import losses_in
 from glowtrain.memory.resources import Resources
@@ -62,7 +63,8 @@ def run(
     """Run a model on examples: floats and integers in the model's own types, whatever those in the file are.
 
     Many examples are run in batches, unless the model's results for one depend on the others. Of a table a model takes
-    the columns that it was trained on; in a .csv file classes go by their names.
+    the columns that it was trained on; in a .csv file classes go by their names. Strings and encoded images are taken
+    from .npz files.
 
     Examples:
 
@@ -73,22 +75,39 @@ def run(
     file.import_modules()
     check_predictions(output_path)
     trained_on = TrainedOn.of(model)
-    network = file.open(model, training=False)
-    examples, names = source.inputs(input_path, trained_on, network)
-    arrays = inputs_in(examples, network)
+    whole = file.open_hosted(model)
+    network = whole.model if isinstance(whole, HostedModel) else whole
     predict = Predictor(compile(network, on.chosen, **settings))
-    there = {name: array for name, array in arrays.items() if not isinstance(array, StoredArray)}
-    if len(there) == len(arrays):
-        predict.prepare(there, **fit)
-    began = time.perf_counter()
-    outputs = dict(flat(predict_arrays(predict, arrays, **fit)))
-    spent = time.perf_counter() - began
+    spent = 0.0
+
+    def call(examples: Mapping[str, ExampleArray]) -> dict[str, Any]:
+        nonlocal spent
+        arrays = inputs_in(examples, network)
+        there = {name: array for name, array in arrays.items() if not isinstance(array, StoredArray)}
+        if len(there) == len(arrays):
+            predict.prepare(there, **fit)
+        began = time.perf_counter()
+        results = predict_arrays(predict, arrays, **fit)
+        spent = time.perf_counter() - began
+        return results
+
+    names: list[str] = []
+    if isinstance(whole, HostedModel):
+        results: Mapping[str, Any] = whole.run(source.on_host(input_path, whole), call)
+    else:
+        examples, names = source.inputs(input_path, trained_on, network)
+        results = call(examples)
+    outputs = {name: array.astype(str) if array.dtype == object else array for name, array in flat(results)}
     if output_path.suffix == ".csv":
         write_rows(output_path, table_of(outputs, trained_on, names))
     else:
         write_arrays(output_path, outputs)
-    shown = ", ".join(f"{name} {type_of(array)}" for name, array in outputs.items())
+    shown = ", ".join(f"{name} {_shown(array)}" for name, array in outputs.items())
     out.print(f"{shown} in {seconds(spent)}; wrote {output_path}")
+
+
+def _shown(array: Array) -> str:
+    return f"string{list(array.shape)}" if array.dtype.kind == "U" else str(type_of(array))
 
 
 def flat(results: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
@@ -104,7 +123,7 @@ def table_of(outputs: Mapping[str, Array], trained_on: TrainedOn, files: list[st
     """Columns of a table by name: the images' files, and of each output its numbers, of scores of classes before them
     the class that has the highest. Raises :class:`InputError` for outputs that are not one for each example."""
     if len(counts := {array.shape[:1] for array in outputs.values()}) > 1 or () in counts:
-        shown = ", ".join(f"{name} {type_of(array)}" for name, array in outputs.items())
+        shown = ", ".join(f"{name} {_shown(array)}" for name, array in outputs.items())
         raise InputError(f"outputs {shown} are not one for each example, so they make no table: write them as .npz")
     columns = {"file": np.array(files)} if files else {}
     losses = [compared_loss(loss) for _, loss in losses_in(trained_on.loss).terms] if trained_on.loss else []

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto, TypeProto, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 from glowtrain.graph import Graph, Template
-from glowtrain.onnx_io.read.load import from_model
+from glowtrain.onnx_io.read.load import load_numeric
 from glowtrain.onnx_io.read.parameters import class_of, key_of
-from glowtrain.onnx_io.read.source import read, subgraphs
-
-FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-"""ONNX's element types that have gradients."""
+from glowtrain.onnx_io.read.source import subgraphs
+from glowtrain.onnx_io.schema.tensors import FLOATS, element_type
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +29,14 @@ class NodeTest:
 
     def load(self) -> Graph | Template:
         """The model. Raises what :func:`glowtrain.load` raises."""
-        return from_model(read(self.proto))[0]
+        return load_numeric(self.proto)
 
     @property
     def operators(self) -> tuple[str, ...]:
         """The ONNX operators on differentiable ways from the model's inputs of floats, those of bodies too."""
         graph = self.proto.graph
         reached = {tensor.name for tensor in graph.initializer if tensor.data_type in FLOATS}
-        reached |= {value.name for value in graph.input if _element(value.type) in FLOATS}
+        reached |= {value.name for value in graph.input if element_type(value.type) in FLOATS}
         return tuple(dict.fromkeys(_reached(graph, reached)))
 
 
@@ -60,13 +58,6 @@ def _calls(case: Any) -> Iterator[dict[str, Any]]:
 
 def _array(value: Any) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
-
-
-def _element(type_: TypeProto) -> int:
-    """The element type of a tensor, of a sequence's or an optional one's."""
-    while not type_.HasField("tensor_type"):
-        type_ = getattr(type_, str(type_.WhichOneof("value"))).elem_type
-    return type_.tensor_type.elem_type
 
 
 def _reached(graph: GraphProto, reached: set[str]) -> Iterator[str]:

@@ -17,9 +17,11 @@ from onnx import defs
 from glowtrain.errors import GlowtrainError
 from glowtrain.graph import Operator, Sample, lookup, registered
 from glowtrain.graph.operator import as_tuple
+from glowtrain.onnx_io.host import IMAGES
 from glowtrain.onnx_io.read.rules import functions, tabular
 from glowtrain.onnx_io.read.rules.table import RULES
 from glowtrain.onnx_io.read.source import OLDEST_OPSET
+from glowtrain.onnx_io.read.string_labels import MAPS
 from glowtrain.onnx_io.schema.attributes import static_inputs
 from glowtrain.onnx_io.write.encodings import formal_type
 from glowtrain.types import DTYPES, Array, DType, TensorType, type_of
@@ -243,18 +245,28 @@ def _as_type(array: Array, before: DType, after: DType) -> Array:
 
 
 def _unsupported() -> str:
-    """The operators of ONNX that cannot be loaded."""
+    """The operators of ONNX that are not compiled: those that run on the host, and those that cannot be loaded."""
+    host: list[str] = []
     lines: list[str] = []
     for schema in sorted(defs.get_all_schemas(), key=lambda schema: (schema.domain, schema.name)):
         key = f"{schema.domain}.{schema.name}" if schema.domain else schema.name
         known = schema.name in _names(schema.domain) if schema.domain in DOMAINS else False
-        if not known and not schema.deprecated:
-            reason = tabular.REFUSED.get(key) or _types_of(schema)
-            lines.append(f"- `{key}`: {reason}" if reason else f"- `{key}`")
-    return "\n".join(("## Not supported\n", *lines, ""))
+        if known or schema.deprecated:
+            continue
+        if key == IMAGES or key in MAPS or _is_of_strings(schema):
+            host.append(f"- `{key}`")
+        else:
+            lines.append(f"- `{key}`: {tabular.REFUSED[key]}" if key in tabular.REFUSED else f"- `{key}`")
+    return "\n".join((_HOST, *host, "", "## Not supported\n", *lines, ""))
 
 
-def _types_of(schema: defs.OpSchema) -> str:
+_HOST = """## On the host
+
+Where they have strings, these and others (`Equal`, `Cast`, `Identity`, `ai.onnx.ml.LabelEncoder`, ...) run
+[before or after](loading.md#strings-and-encoded-images) what is compiled, by the `onnx` package:
+"""
+
+
+def _is_of_strings(schema: defs.OpSchema) -> bool:
     formal: Sequence[defs.OpSchema.FormalParameter] = (*schema.inputs, *schema.outputs)
-    strings = any(all(type_ == "tensor(string)" for type_ in entry.types) for entry in formal)
-    return "it is about strings; tensors hold numbers" if strings else ""
+    return any(all(type_ == "tensor(string)" for type_ in entry.types) for entry in formal)

@@ -124,7 +124,7 @@ def check_functions(proto: ModelProto, title: str) -> None:
             raise ModelError(f"{title}: function {_name(key)} is defined twice")
         functions[key] = function
     sizes = _inlined_sizes(functions, title)
-    total = sum(sizes.get(_key(node), (1, 0))[0] for node in _all_nodes(proto.graph.node)) if functions else 0
+    total = sum(sizes.get(_key(node), (1, 0))[0] for node in all_nodes(proto.graph.node)) if functions else 0
     if total > MOST_INLINED:
         called = [_name(_key(node)) for node in proto.graph.node if _key(node) in sizes]
         raise ModelError(
@@ -143,7 +143,7 @@ def _inlined_sizes(functions: Mapping[Key, FunctionProto], title: str) -> dict[K
             if callee is None:
                 key = path.pop()
                 stack.pop()
-                inner = [sizes.get(_key(node), (1, 0)) for node in _all_nodes(functions[key].node)]
+                inner = [sizes.get(_key(node), (1, 0)) for node in all_nodes(functions[key].node)]
                 sizes[key] = sum(count for count, _ in inner), 1 + max((depth for _, depth in inner), default=0)
                 continue
             if callee in path:
@@ -161,7 +161,7 @@ def _inlined_sizes(functions: Mapping[Key, FunctionProto], title: str) -> dict[K
 
 
 def _calls(function: FunctionProto, functions: Mapping[Key, FunctionProto]) -> list[Key]:
-    return list(dict.fromkeys(key for key in map(_key, _all_nodes(function.node)) if key in functions))
+    return list(dict.fromkeys(key for key in map(_key, all_nodes(function.node)) if key in functions))
 
 
 def _key(node: NodeProto) -> Key:
@@ -172,11 +172,12 @@ def _name(key: Key) -> str:
     return ".".join(part for part in key if part)
 
 
-def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, each before those of the graphs in it."""
     for node in nodes:
         yield node
         for body in subgraphs(node):
-            yield from _all_nodes(body.node)
+            yield from all_nodes(body.node)
 
 
 def check_nodes(proto: ModelProto, title: str) -> None:
@@ -192,13 +193,13 @@ def check_nodes(proto: ModelProto, title: str) -> None:
         own = {entry.domain: entry.version for entry in function.opset_import}
         scopes.append((function.node, {**versions, **own}, f"function {function.name}: "))
     for nodes, imported, prefix in scopes:
-        for node in _all_nodes(nodes):
+        for node in all_nodes(nodes):
             what = f"{title}: {prefix}{describe(node)}"
             for attribute in node.attribute:
                 _check_value(attribute, what, in_function=bool(prefix))
             version = _version(node, imported)
             own_function = (node.domain, node.op_type) in defined
-            schema = None if own_function else _schema_at(node.op_type, version, node.domain)
+            schema = None if own_function else schema_at(node.op_type, version, node.domain)
             if schema is not None:
                 _check_attributes(node, schema, version, what)
                 _check_counts(node, schema, what)
@@ -212,7 +213,8 @@ def _version(node: NodeProto, versions: Mapping[str, int]) -> int:
 
 
 @functools.cache
-def _schema_at(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
+def schema_at(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
+    """An operator's definition in a version of its domain, if it has one."""
     domain = "" if is_standard(domain) else domain
     if not 0 < version < 1 << 31 or not defs.has(op_type, domain):
         return None
@@ -245,7 +247,7 @@ def _check_attributes(node: NodeProto, schema: defs.OpSchema, version: int, what
     for attribute in node.attribute:
         expected = schema.attributes.get(attribute.name)
         if expected is None and version >= _STRICT and is_standard(schema.domain):
-            newest = _schema_at(node.op_type, defs.onnx_opset_version(), "")
+            newest = schema_at(node.op_type, defs.onnx_opset_version(), "")
             if newest is None or attribute.name not in newest.attributes:
                 raise ModelError(f"{what}: attribute {attribute.name} of {schema.name} is not supported")
         if names.count(attribute.name) > 1:
@@ -300,10 +302,10 @@ def check_operands(graph: GraphProto, title: str) -> None:
     Older schemas call operands required that files leave out (the ``roi`` of Resize).
     """
     required = defs.OpSchema.FormalParameterOption.Single
-    for node in _all_nodes(graph.node):
+    for node in all_nodes(graph.node):
         if "" not in node.input:
             continue
-        schema = _schema_at(node.op_type, defs.onnx_opset_version(), "") if is_standard(node.domain) else None
+        schema = schema_at(node.op_type, defs.onnx_opset_version(), "") if is_standard(node.domain) else None
         for position, (name, expected) in enumerate(zip(node.input, schema.inputs if schema else (), strict=False)):
             if not name and expected.option == required:
                 raise ModelError(f"{title}: {describe(node)}: input {position} ({expected.name}) is absent")

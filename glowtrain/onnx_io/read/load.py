@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, TensorProto, ValueInfoProto
 
 from glowtrain.errors import (
     BindingError,
@@ -19,15 +19,17 @@ from glowtrain.errors import (
     UnknownValueError,
     UnsupportedOperatorError,
 )
-from glowtrain.graph import Binding, Graph, Structure, Template
+from glowtrain.graph import Binding, Graph, HostedModel, Structure, Template
 from glowtrain.graph.specialise.template import whole_extents
 from glowtrain.onnx_io.read.build import BuildRecipe
+from glowtrain.onnx_io.read.check import all_nodes
+from glowtrain.onnx_io.read.cut import cut
 from glowtrain.onnx_io.read.exported import exported
 from glowtrain.onnx_io.read.open_batch import open_batch as opened
 from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables
 from glowtrain.onnx_io.read.rules.table import RULES
 from glowtrain.onnx_io.read.sharing import separate
-from glowtrain.onnx_io.read.source import Model, Source, describe, name_of, read, subgraphs
+from glowtrain.onnx_io.read.source import Model, Source, describe, name_of, read
 from glowtrain.onnx_io.read.upgrade.upgrade import light, upgrade
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
 from glowtrain.presentation.messages import kind_of, page
@@ -48,7 +50,7 @@ def load(
     open_batch: bool = False,
     untie: str | Sequence[str] = (),
     name: str = "",
-) -> Graph | Template:
+) -> Graph | Template | HostedModel:
     """Load an ONNX model from a path, bytes, a binary file or a ModelProto.
 
     ``dims`` binds symbolic dimensions by name; a dimension without a name is called ``<input>_<axis>``. With all bound
@@ -65,6 +67,9 @@ def load(
     exporters merge equal initializers and the file does not tell; ``untie`` names those (or has patterns, such as
     ``"*.bias"``) of which each node is to have its own.
 
+    A model of strings or encoded images is a :class:`~glowtrain.graph.hosted.HostedModel`: the arguments are about the
+    part of it that is compiled (:mod:`glowtrain.onnx_io.read.cut`).
+
     Raises :class:`ModelError` for what is broken, :class:`UnsupportedOperatorError` naming all operators that are not
     supported, :class:`BindingError` for dimensions that the model does not have (or no batch to open), and
     :class:`InputError` for another kind of ``source``, and for what ``untie`` does not match.
@@ -72,6 +77,25 @@ def load(
     model, warning = from_model(read(source), dims, values, open_batch=open_batch, untie=untie, name=name)
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
+    return model
+
+
+def load_numeric(source: Source, dims: Mapping[str, int] | None = None) -> Graph | Template:
+    """A model for what takes numbers only. Raises what :func:`load` and :func:`numeric` raise."""
+    model, warning = from_model(read(source), dims)
+    if warning is not None:
+        warnings.warn(warning, stacklevel=3)
+    return numeric(model)
+
+
+def numeric(model: Graph | Template | HostedModel) -> Graph | Template:
+    """A model that was loaded. Raises :class:`UnsupportedOperatorError` for one of strings or encoded images."""
+    if isinstance(model, HostedModel):
+        raise UnsupportedOperatorError(
+            f"{model.model.name}: only gt.compile and glowtrain run take strings and encoded images "
+            f"({', '.join(model.operators or model.inputs)}). Here, give the numeric part, "
+            "gt.save(gt.load(FILE).model, 'numeric.onnx'), and data for it from gt.load(FILE).preprocess(...)"
+        )
     return model
 
 
@@ -83,8 +107,21 @@ def from_model(
     open_batch: bool = False,
     untie: str | Sequence[str] = (),
     name: str = "",
-) -> tuple[Graph | Template, SharedWeightsWarning | None]:
+) -> tuple[Graph | Template | HostedModel, SharedWeightsWarning | None]:
     """What :func:`load` gives for a model that was read, and what it warns of."""
+    model, parts = cut(model)
+    compiled, warning = _compiled(model, dims, values, open_batch, untie, name)
+    return compiled if parts is None else HostedModel(compiled, *parts), warning
+
+
+def _compiled(
+    model: Model,
+    dims: Mapping[str, int] | None,
+    values: Mapping[str, Any] | None,
+    open_batch: bool,
+    untie: str | Sequence[str],
+    name: str,
+) -> tuple[Graph | Template, SharedWeightsWarning | None]:
     recipe, shared = _recipe(model, name, _patterns(untie))
     warning = _sharing(recipe.name, shared) if shared else None
     bound = whole_extents(recipe.name, dims or {})
@@ -201,7 +238,7 @@ def _named(symbol: str) -> str:
 
 def _check_supported(graph: GraphProto, title: str) -> None:
     missing: dict[str, list[str]] = defaultdict(list)
-    for node in _operators(graph):
+    for node in all_nodes(graph.node):
         if key_of(node) not in RULES and class_of(node) is None:
             missing[key_of(node)].append(describe(node))
     if missing:
@@ -211,10 +248,3 @@ def _check_supported(graph: GraphProto, title: str) -> None:
         raise UnsupportedOperatorError(
             f"{title} uses operators that are not supported:" + "".join(f"\n  - {line}" for line in lines) + hint
         )
-
-
-def _operators(graph: GraphProto) -> Iterator[NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in subgraphs(node):
-            yield from _operators(body)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-from onnx import SparseTensorProto, TensorProto, helper, numpy_helper
+from onnx import SparseTensorProto, TensorProto, TypeProto, helper, numpy_helper
 
 from glowtrain.errors import ModelError, ShapeError
 from glowtrain.types import (
@@ -31,6 +31,9 @@ from glowtrain.types import (
     u16,
 )
 
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+"""ONNX's element types that have gradients."""
+
 _PACKED_BITS: dict[DType, int] = {f6e2m3: 6, f6e3m2: 6, f4e2m1: 4, i4: 4, u4: 4, i2: 2, u2: 2}
 """Bits of the types whose elements lie in files without gaps, the first at the low end of the first byte."""
 
@@ -41,6 +44,13 @@ _RANGES: dict[DType, tuple[int, int]] = {
 
 LARGEST_SPARSE = 1 << 32
 """Bytes of a sparse tensor made dense: a small file can declare any shape."""
+
+
+def element_type(type_: TypeProto) -> int:
+    """The code of the element type of a tensor, of a sequence's or an optional one's; 0 of what is none of these."""
+    while (kind := str(type_.WhichOneof("value"))) in ("sequence_type", "optional_type"):
+        type_ = getattr(type_, kind).elem_type
+    return type_.tensor_type.elem_type
 
 
 def dtype_from_onnx(code: int, what: str) -> DType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from onnx import ModelProto, helper
 
 from glowtrain.errors import BindingError, ModelError, ShapeError
 from glowtrain.files import write_atomically
-from glowtrain.graph import Graph, Node, Template, Value, Variable, no_model
+from glowtrain.graph import Graph, HostedModel, Node, Template, Value, Variable, no_model
 from glowtrain.graph.specialise.binding import Trimmed
 from glowtrain.graph.specialise.template import example_of
 from glowtrain.modes.variables import unknown_variables
@@ -21,6 +21,7 @@ from glowtrain.onnx_io.read.upgrade.upgrade import NEWEST_OPSET
 from glowtrain.onnx_io.schema.tensors import tensor_from_array
 from glowtrain.onnx_io.write.downgrade import inlined
 from glowtrain.onnx_io.write.encodings import Extents
+from glowtrain.onnx_io.write.hosted import joined, names_on_host, opsets_for
 from glowtrain.onnx_io.write.nodes import Functions, Writer, reserve, value_info
 from glowtrain.onnx_io.write.symbols import Symbols, symbols_of
 from glowtrain.types import Array
@@ -33,7 +34,7 @@ _LARGEST_FILE = (1 << 31) - 1
 
 
 def save(
-    graph: Graph | Template,
+    graph: Graph | Template | HostedModel,
     path: str | os.PathLike[str] | None = None,
     *,
     opset: int | None = None,
@@ -57,24 +58,35 @@ def save(
     inputs or outputs of their own (``<name>.0``, ``<name>.1``). ``metadata``: further entries of the model's metadata,
     by name.
 
+    A model of which parts run on the host is written with these, at an operator set in which they mean the same.
+
     The file appears whole or not at all. Raises :class:`ModelError` for operators that cannot be written, names that
     clash, values of unknown variables and files that cannot be written.
     """
+    hosted = graph if isinstance(graph, HostedModel) else None
+    if isinstance(graph, HostedModel):
+        graph = graph.model
     if isinstance(graph, Template):
         graph = _bound(graph)
     if not isinstance(graph, Graph):
         raise ModelError(f"cannot save: it takes a graph or a template, {no_model(graph)}")
     if problem := unknown_variables(graph, state or ()):
         raise ModelError(f"cannot save: state is for other variables: {problem}")
-    choices = range(OLDEST_CHOSEN, NEWEST_OPSET + 1) if opset is None else (opset,)
+    choices: Sequence[int] = range(OLDEST_CHOSEN, NEWEST_OPSET + 1) if opset is None else (opset,)
     if not OLDEST_SAVED <= choices[0] <= NEWEST_OPSET:
         raise ModelError(f"cannot save at opset {opset}: choose one from {OLDEST_SAVED} to {NEWEST_OPSET}")
+    taken: set[str] = set()
+    if hosted is not None:
+        choices = opsets_for(hosted, choices)
+        taken = names_on_host(hosted) - {v.name for v in (*graph.inputs, *graph.variables)} - {*graph.outputs}
     for version in choices:
-        model, missing = _model(graph, version, state or {}, frozenset(domains), standard=standard)
+        model, missing = _model(graph, version, state or {}, frozenset(domains), taken, standard=standard)
         if not missing:
             break
     else:
         raise ModelError(f"cannot save: {_explain(missing, choices[-1])}")
+    if hosted is not None:
+        model = joined(hosted, model)
     model.ir_version = ir_version or _ir_version(version)
     for name, text in (metadata or {}).items():
         model.metadata_props.add(key=name, value=text)
@@ -104,12 +116,18 @@ def _explain(missing: Mapping[str, Node], opset: int) -> str:
 
 
 def _model(
-    graph: Graph, opset: int, state: Mapping[str, Array], undecomposed: frozenset[str], *, standard: bool
+    graph: Graph,
+    opset: int,
+    state: Mapping[str, Array],
+    undecomposed: frozenset[str],
+    taken: Collection[str],
+    *,
+    standard: bool,
 ) -> tuple[ModelProto, dict[str, Node]]:
-    """The model, and the operators that could not be written."""
+    """The model, without the names that are ``taken``, and the operators that could not be written."""
     functions = Functions(opset, undecomposed=undecomposed, standard=standard)
     graph, symbols = _written(graph, functions)
-    return _of_graph(graph, symbols, state, functions), functions.missing
+    return _of_graph(graph, symbols, state, functions, Names(taken)), functions.missing
 
 
 def _written(graph: Graph, functions: Functions) -> tuple[Graph, Symbols]:
@@ -123,8 +141,10 @@ def _written(graph: Graph, functions: Functions) -> tuple[Graph, Symbols]:
     return (plain, found) if found.sources or functions.standard else (graph, symbols)
 
 
-def _of_graph(graph: Graph, symbols: Symbols, state: Mapping[str, Array], functions: Functions) -> ModelProto:
-    writer = Writer(functions, Names(), symbols=symbols)
+def _of_graph(
+    graph: Graph, symbols: Symbols, state: Mapping[str, Array], functions: Functions, names: Names
+) -> ModelProto:
+    writer = Writer(functions, names, symbols=symbols)
     outputs, cuts = _outputs(graph), graph.trimmed
     step = graph.with_(outputs={f"{name}.whole" if name in cuts else name: value for name, value in outputs.items()})
     writer.declare(step)

@@ -38,7 +38,6 @@ _OWN: Mapping[str, Rule] = {
     f"{OWN_DOMAIN}.GroupParameter": typed.group_parameter_rule,
     f"{OWN_DOMAIN}.AlignedOperand": typed.aligned_rule,
     f"{OWN_DOMAIN}.AlignedSlope": typed.slope_rule,
-    **dict.fromkeys(tabular.CLASSIFIERS, tabular.classifier_rule),
     **{key: tabular.Refusal(reason) for key, reason in tabular.REFUSED.items()},
 }
 

@@ -12,12 +12,10 @@ from onnx import NodeProto
 
 from glowtrain.errors import UnsupportedOperatorError
 from glowtrain.onnx_io.read.build import Bound, Builder
-from glowtrain.onnx_io.read.source import reads
 
 DOMAIN = "ai.onnx.ml"
 CLASSIFIERS = tuple(f"{DOMAIN}.{name}" for name in ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"))
 REFUSED = {
-    f"{DOMAIN}.CategoryMapper": "it maps between strings and integers; give the integers to what follows it",
     f"{DOMAIN}.CastMap": "it reads a map; give the model a tensor with the map's values",
     f"{DOMAIN}.DictVectorizer": "it reads a map; give the model a tensor with the map's values",
 }
@@ -27,24 +25,6 @@ REFUSED = {
 def zip_map_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """the tensor that it reads: column k holds the values of label k"""
     return (builder.tensor(node.input[0], builder.what(node)),)
-
-
-def classifier_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
-    """A classifier whose labels are strings gives scores only."""
-    strings = any(attribute.name == "classlabels_strings" and attribute.strings for attribute in node.attribute)
-    label = node.output[0] if node.output else ""
-    if strings and label and _is_read(builder, label):
-        raise UnsupportedOperatorError(
-            f"{builder.what(node)}: its labels are strings, but tensors hold numbers. Train with integer labels, or "
-            f"take {label!r} out of the model's outputs (onnx.utils.extract_model): the scores' columns are in the "
-            "order of classlabels_strings"
-        )
-    return builder.apply(node)
-
-
-def _is_read(builder: Builder, name: str) -> bool:
-    graph = builder.recipe.proto
-    return any(value.name == name for value in graph.output) or any(name in reads(other) for other in graph.node)
 
 
 @dataclass(frozen=True)

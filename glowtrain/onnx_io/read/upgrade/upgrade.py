@@ -31,7 +31,7 @@ def upgrade(model: Model) -> ModelProto:
     for function in proto.functions:
         _upgrade_function(function, opset, model.title)
     _state_newest(proto)
-    proto = _inlined(model)
+    proto = without_functions(model)
     del proto.graph.value_info[:]
     check_operands(proto.graph, model.title)
     return proto
@@ -86,7 +86,8 @@ def _state_newest(proto: ModelProto | FunctionProto) -> None:
             entry.version = NEWEST_OPSET
 
 
-def _inlined(model: Model) -> ModelProto:
+def without_functions(model: Model) -> ModelProto:
+    """The model with its functions inlined. Raises :class:`ModelError`."""
     if not model.proto.functions:
         return model.proto
     try:
