@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -40,6 +41,16 @@ def test_a_structure_is_written_once_and_no_dispatch_reaches_too_far(name: str) 
         assert columns * (rows - 1) * module.group < module.tasks <= columns * rows * module.group
         assert max(each.grid) <= 65535
         assert {name for name in each.arguments if isinstance(name, str)} <= code.variables.keys()
+
+
+def test_no_index_is_named_as_a_type() -> None:
+    """The 32nd name of a kernel, which is an index here; i32 would hide the type."""
+    x = gt.Input(gt.f32[(2,) * 6], "x")
+    sums = [gt.nn.sum(x * float(n)) for n in range(8)]
+    text = artifact_of(gt.Graph((x,), {"y": sum(sums)})).code.text
+    names = set(re.findall(r"\bvar (\w+): i32 = 0;", text))
+    assert any(name.endswith("32") for name in names)
+    assert "i32" not in names
 
 
 def test_artifacts_survive_their_file_for_any_adapter() -> None:

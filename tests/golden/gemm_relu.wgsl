@@ -16,10 +16,10 @@ fn k0_gemm_relu(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workg
   let v3: u32 = u32(v2);
   let v4: f32 = bitcast<f32>(variables[base1 + v3]);
   var sum5: f32 = 0.0f;
-  for (var i6: i32 = 0; i6 < 64; i6++) {
-    let v7: u32 = u32((i6 * 24 + v2));
+  for (var at6: i32 = 0; at6 < 64; at6++) {
+    let v7: u32 = u32((at6 * 24 + v2));
     let v8: f32 = bitcast<f32>(variables[base2 + v7]);
-    let v9: u32 = u32((v1 * 64 + i6));
+    let v9: u32 = u32((v1 * 64 + at6));
     let v10: f32 = bitcast<f32>(work[base3 + v9]);
     let v11: f32 = v10 * v8;
     sum5 = sum5 + v11;

@@ -91,7 +91,7 @@ class WgslExpressions:
             yield
             return
         first, *rest = indices
-        name = self.name("i")
+        name = self.name("at")  # i32 would be a type
         head = f"for (var {name}: i32 = 0; {name} < {first.extent}; {name}++)"
         with self.block(head, {first: name}), self.loops(rest):
             yield
