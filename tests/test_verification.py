@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from glowtrain import models
+from glowtrain import models, nn
 from glowtrain.backends import interpreter
 from glowtrain.backends.base import Backend
 from glowtrain.backends.cpu.backend import Cpu
@@ -358,6 +358,18 @@ def test_an_element_on_a_kink_may_fall_to_either_side() -> None:
     smooth = run_in_both(Graph((a, b), {"y": a - b}), equal_then_apart, {})
     ((_, value),) = results_of(smooth.graph)
     assert smooth.beside_a_kink(value, np.array([0.001, 0.8], np.float32)) > 1
+
+
+def test_a_sum_that_is_zero_is_as_far_off_as_its_rounding_for_nearby_inputs() -> None:
+    x = Input(f32[2000], "x")
+    deviations = nn.sum(x - nn.mean(x))
+    y = deviations * deviations
+    numbers = np.random.default_rng(5).normal(size=2000).astype(np.float32)
+    known = run_in_both(Graph((x,), {"y": y}), {"x": numbers}, {})
+    in_order = np.cumsum(numbers - numbers.mean(), dtype=np.float32)[-1] ** 2
+    assert known.error(y, in_order) > 1
+    assert known.beside_a_kink(y, in_order) < 0.5
+    assert known.beside_a_kink(y, 100 * in_order) > 1
 
 
 # --- verifiers after every stage
