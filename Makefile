@@ -13,8 +13,8 @@
 #   make test-targets  the tests on emulated processors; it installs linkers, and needs Debian's packages of .ci/packages
 #   make test-serving  the tests of glowtrain serve, by clients of other servers, in environments of their own
 #   make test-fleet  trainings on processes that MPI starts; it installs mpi4py and MPICH
-#   make test-gpu    tests of the backend webgpu; it installs wgpu, and needs a GPU's driver, or one in software (Debian's
-#                    packages mesa-vulkan-drivers and libvulkan1)
+#   make test-gpu    the tests for backends (docs/backends.md) on webgpu, and its own; it installs wgpu, and needs a GPU's
+#                    driver, or one in software (Debian's packages mesa-vulkan-drivers and libvulkan1)
 #   make test-flower by hand: Flower's own classes with our client, in an environment of their own (.venv-flower)
 #   make test-peers  by hand: the same losses, gradients and updates as PyTorch? It installs PyTorch (tests/peers)
 #   make release-check  by hand, before a release: the wheel in bare environments, on each Python here, with each extra
@@ -86,6 +86,7 @@ test-fleet: .venv/.installed-mpi
 
 test-gpu: .venv/.installed-webgpu
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/webgpu $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --pyargs glowtrain.kit --backend webgpu --types f32 --refusals tests/webgpu/refusals.toml $(PYTEST_ARGS)
 
 test-flower: $(FLOWER)/.installed
 	$(ONE_THREAD) $(FLOWER)/bin/python -m pytest tests/flower $(PYTEST_ARGS)

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+KIT = "glowtrain.kit"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The plugin's options."""
@@ -30,6 +32,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="write a page of HTML (needs glowtrain[plot]) for each test with gradient checks",
     )
+
+
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    """Load the kit for backends (:mod:`glowtrain.kit`) where its tests are to run, so that its options are there."""
+    if any(argument.startswith(KIT) for argument in args):
+        early_config.pluginmanager.import_plugin(f"{KIT}.plugin")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from glowtrain.backends.cache.folder import Cache
+from glowtrain.backends.faults import Faults
 from glowtrain.backends.state import State
 from glowtrain.errors import BackendError
 from glowtrain.stages import Facts, Options, Stage
@@ -268,6 +269,11 @@ class Backend(ABC):
         """The device that it runs on in this process, in words; empty where that is the processor, as by default.
         Raises :class:`GlowtrainError` where it cannot run here, which says what is missing."""
         return ""
+
+    @property
+    def faults(self) -> Faults:
+        """Failures that tests can inject (:mod:`glowtrain.kit`, level 3); by default none."""
+        return Faults()
 
     @property
     def fingerprint(self) -> str:

@@ -58,7 +58,9 @@ def run_by(backend: Backend) -> Runner:
     """Outputs of what a backend compiles."""
 
     def run(graph: Graph, inputs: Arrays) -> Arrays:
-        return _on(backend, arrive(graph, Options(facts=backend.facts)), graph, inputs)[0]
+        artifact = arrive(graph, Options(facts=backend.facts), backend.stages(WALK))
+        state = {variable.name: variable.initial for variable in graph.variables}
+        return run_loaded(backend, artifact, graph, inputs, state)[0]
 
     return run
 

@@ -72,7 +72,7 @@ def check_case(case: Case, oracles: Sequence[str], seed: int = 0, choice: Choice
 class Rungs:
     """The stages of the compiler for a case's step, each made when it is first asked for, and verified."""
 
-    def __init__(self, case: Case, choice: Choice = DEFAULTS, backend: str = "cpu") -> None:
+    def __init__(self, case: Case, choice: Choice = DEFAULTS, backend: str | Backend = "cpu") -> None:
         self.case = case
         self.backend = backend_of(backend)
         self.options = options_for(choice, case.step, self.backend.facts)
@@ -260,7 +260,7 @@ def _stepping(backend: Backend, artifact: Artifact, rungs: Rungs) -> Runner:
     instance = backend.load(artifact).bind(state)
 
     def run(feeds: Arrays) -> dict[str, Array]:
-        arrays = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+        arrays = {name: np.asarray(array, order="C") for name, array in feeds.items()}
         return {**instance.run(arrays), **{name: state.read(name) for name in state.names}}
 
     return run

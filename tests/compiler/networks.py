@@ -8,12 +8,8 @@ import numpy as np
 
 import glowtrain as gt
 from glowtrain.graph import Graph, Value
+from glowtrain.kit.models import gpt, lstm, mlp
 from glowtrain.types import Array
-
-
-@gt.model(x=gt.f32["batch", 1, 8, 8])
-def mlp(x: Value) -> Value:
-    return gt.nn.linear(gt.nn.relu(gt.nn.linear(gt.nn.flatten(x), 24, name="hidden")), 10, name="head")
 
 
 def step_of(model: Any, optimizer: Any = None, **data: Array) -> tuple[Graph, dict[str, Array]]:
@@ -34,19 +30,6 @@ def training_step() -> tuple[Graph, dict[str, Array]]:
 def cnn(x: Value) -> Value:
     x = gt.nn.relu(gt.nn.batch_norm(gt.nn.conv(x, 8, 3, padding=1)))
     return gt.nn.linear(gt.nn.dropout(gt.nn.flatten(gt.nn.max_pool(x, 2))), 10)
-
-
-@gt.model(x=gt.f32["batch", 7, 6])
-def lstm(x: Value) -> Value:
-    return gt.nn.linear(gt.nn.mean(gt.nn.lstm(x, 8), axes=1), 10)
-
-
-@gt.model(x=gt.i64["batch", 9])
-def gpt(x: Value) -> Value:
-    h = gt.nn.embedding(x, 11, 16)
-    h = h + gt.nn.attention(gt.nn.layer_norm(h), 2, causal=True)
-    h = h + gt.nn.linear(gt.nn.gelu(gt.nn.linear(gt.nn.layer_norm(h), 32)), 16)
-    return gt.nn.linear(gt.nn.mean(h, axes=1), 10)
 
 
 def steps() -> dict[str, tuple[Graph, dict[str, Array]]]:

@@ -1,9 +1,6 @@
-"""Models on an adapter: they predict and train as on the CPU, again with the same bits."""
+"""Models on an adapter, beside what :mod:`glowtrain.kit` checks: where bits are the CPU's, and what travels."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 import pytest
@@ -11,73 +8,18 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.webgpu.backend import shared_gpu
 from glowtrain.data import digits
-from glowtrain.graph import Value
-from glowtrain.types import Array
-from tests.compiler.networks import gpt, lstm, mlp
+from glowtrain.kit.models import image_batch, mlp
+from glowtrain.kit.test_training import trained
 
 DIGITS = digits()
-STEPS, BATCH = 20, 32
-
-
-@gt.model(x=gt.f32["batch", 1, 8, 8])
-def digits_cnn(x: Value) -> Value:
-    x = gt.nn.relu(gt.nn.batch_norm(gt.nn.conv(x, 8, 3, padding=1)))
-    x = gt.nn.dropout(gt.nn.flatten(gt.nn.max_pool(x, 2)), 0.2)
-    return gt.nn.linear(x, 10)
-
-
-def image_batch(number: int) -> dict[str, Array]:
-    rows = slice(number * BATCH, (number + 1) * BATCH)
-    return {"x": DIGITS.x[rows], "labels": DIGITS.y[rows]}
-
-
-def sequence_batch(number: int) -> dict[str, Array]:
-    random = np.random.default_rng(number)
-    return {"x": random.normal(size=(8, 7, 6)).astype(np.float32), "labels": random.integers(0, 10, 8)}
-
-
-def token_batch(number: int) -> dict[str, Array]:
-    random = np.random.default_rng(number)
-    return {"x": random.integers(0, 11, (8, 9)), "labels": random.integers(0, 10, 8)}
-
-
-MODELS: dict[str, tuple[gt.Template, Callable[[int], dict[str, Array]]]] = {
-    "mlp": (mlp, image_batch),
-    "digits_cnn": (digits_cnn, image_batch),
-    "lstm": (lstm, sequence_batch),
-    "gpt": (gpt, token_batch),
-}
-
-
-@cache
-def trained(name: str, backend: str, time: int = 0) -> tuple[list[float], dict[str, bytes]]:
-    """The losses of twenty steps, and all variables after them."""
-    model, batch = MODELS[name]
-    made = gt.Cpu(fused=False) if backend == "unfused" else backend
-    trainer = gt.Trainer(model, gt.losses.softmax_cross_entropy(), gt.optim.Adam(2e-3), backend=made)
-    losses = [float(trainer.step(batch(number))) for number in range(STEPS)]
-    return losses, {each: trainer.state.read(each).tobytes() for each in trainer.state.names}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_twenty_steps_have_the_losses_of_the_cpu_and_again_the_same_bits(name: str) -> None:
-    losses, _ = trained(name, "webgpu")
-    np.testing.assert_allclose(losses, trained(name, "cpu")[0], rtol=1e-5)
-    assert trained(name, "webgpu") == trained(name, "webgpu", time=1)
 
 
 @pytest.mark.parametrize("name", ["mlp", "lstm"])
 def test_an_adapter_that_keeps_products_and_sums_apart_has_the_bits_of_such_processors(name: str) -> None:
     """Mesa's in software does. Convolutions may differ: on the CPU they lie in another layout."""
-    assert trained(name, "webgpu") == trained(name, "unfused")
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_predictions_are_those_of_the_cpu(name: str) -> None:
-    model, batch = MODELS[name]
-    inputs = {"x": batch(0)["x"]}
-    found, wanted = (gt.compile(model, backend=backend)(inputs)["output"] for backend in ("webgpu", "cpu"))
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    (losses, variables), (expected, others) = trained(name, "webgpu"), trained(name, gt.Cpu(fused=False))
+    assert losses == expected
+    assert {n: a.tobytes() for n, a in variables.items()} == {n: a.tobytes() for n, a in others.items()}
 
 
 def test_fit_learns_and_the_model_has_what_the_device_learned() -> None:

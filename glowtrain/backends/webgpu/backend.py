@@ -11,6 +11,7 @@ from glowtrain.backends.base import Artifact, Backend, Executable
 from glowtrain.backends.webgpu.arithmetic import fuses
 from glowtrain.backends.webgpu.artifact import WgslArtifact
 from glowtrain.backends.webgpu.executable import WgslExecutable
+from glowtrain.backends.webgpu.faults import GpuFaults
 from glowtrain.backends.webgpu.gpu import Gpu
 from glowtrain.backends.webgpu.step import generate
 from glowtrain.errors import ArtifactError
@@ -46,6 +47,10 @@ class Webgpu(Backend):
         gpu = shared_gpu()
         rounded = "once (as by default on the CPU)" if fuses(gpu) else "twice (as by gt.Cpu(fused=False))"
         return f"{gpu.name}; {gpu.largest >> 20:,} MiB a buffer; multiply-adds are rounded {rounded}"
+
+    @property
+    def faults(self) -> GpuFaults:
+        return GpuFaults(shared_gpu())
 
     def load(self, artifact: Artifact) -> Executable:
         if not isinstance(artifact, WgslArtifact):
