@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from glowtrain.errors import GraphError, ShapeError
+from glowtrain.errors import GraphError, InputError, ShapeError
 from glowtrain.graph.graph import Graph, bodies_of
 from glowtrain.graph.registry import lookup
 from glowtrain.graph.specialise.binding import Trimmed, parts_of
+from glowtrain.graph.specialise.template import no_graph
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 from glowtrain.types import Array, LazyArray, TensorType
 
 
 def verify(graph: Graph) -> None:
-    """Check every invariant of a graph and raise :class:`GraphError` with all that are broken.
+    """Check every invariant of a graph and raise :class:`GraphError` with all that are broken; :class:`InputError` for
+    what is no graph.
 
     - Every leaf that is used is a declared input, a constant or a variable.
     - Inputs and variables have names, all different; outputs have names; inputs are declared once.
@@ -26,6 +28,8 @@ def verify(graph: Graph) -> None:
     - Results are made of outputs; the size of a trimmed one is an integer scalar, its axis one of the output's.
     - Graphs that are attributes obey the same rules except those on names, and have no variables and no updates.
     """
+    if not isinstance(graph, Graph):
+        raise InputError(f"verify takes a graph, {no_graph(graph)}")
     problems = [*_names(graph), *_problems(graph), *_results(graph)]
     if problems:
         raise GraphError(f"graph {graph.name} is not well formed:", problems)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from glowtrain.errors import GraphError
+import glowtrain as gt
+from glowtrain.errors import GraphError, InputError
 from glowtrain.graph import Constant, Graph, Input, Node, Operator, Value, Variable, verify
 from glowtrain.graph.specialise.binding import Trimmed
 from glowtrain.ops.control.scan import Scan
@@ -27,6 +28,17 @@ def sound() -> Graph:
 def test_sound_graphs_pass() -> None:
     verify(sound())
     verify(Graph((), {}))
+
+
+def test_what_is_no_graph_is_refused() -> None:
+    @gt.model(x=f32["batch", 3])
+    def network(x: Value) -> Value:
+        return Tanh()(x)
+
+    with pytest.raises(InputError, match=r"verify takes a graph, not Template; bind its dimensions: \.bind\(dims\)"):
+        gt.verify(network)
+    with pytest.raises(InputError, match=r"verify takes a graph, not 'model.onnx' \(str\)"):
+        gt.verify("model.onnx")
 
 
 def undeclared_input() -> Graph:
