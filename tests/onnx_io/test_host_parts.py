@@ -270,6 +270,20 @@ class TestWhereNodesRun:
         with pytest.raises(ModelError, match=r"'(print|giving read)'.*\(first\).*\(second\).*extract_model"):
             gt.load(model)
 
+    def test_parameters_that_the_host_reads_too_are_refused(self) -> None:
+        """Else training would leave the host with the file's values."""
+        nodes = [
+            helper.make_node("MatMul", ["x", "w"], ["y"]),
+            helper.make_node("Cast", ["v"], ["text"], to=S, name="print"),
+        ]
+        weights = np.eye(2, dtype=np.float32)
+        model = proto(nodes, {"x": (F, ["n", 2])}, {"y": (F, ["n", 2]), "text": (S, [2, 2])}, w=weights, v=weights)
+        agree(model, loaded(model), {"x": np.ones((1, 2), np.float32)})
+        nodes[1].input[0] = "w"
+        model = proto(nodes, {"x": (F, ["n", 2])}, {"y": (F, ["n", 2]), "text": (S, [2, 2])}, w=weights)
+        with pytest.raises(ModelError, match="'print'.* runs on the host and reads 'w'.*an initializer of its own"):
+            gt.load(model)
+
     def test_a_map_of_what_has_no_type(self) -> None:
         """The onnx package's shape inference ends the process where it is shown one."""
         nodes = [

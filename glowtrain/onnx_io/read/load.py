@@ -23,13 +23,13 @@ from glowtrain.graph import Binding, Graph, HostedModel, Structure, Template
 from glowtrain.graph.specialise.template import whole_extents
 from glowtrain.onnx_io.read.build import BuildRecipe
 from glowtrain.onnx_io.read.check import all_nodes
-from glowtrain.onnx_io.read.cut import cut
+from glowtrain.onnx_io.read.cut import HostParts, cut
 from glowtrain.onnx_io.read.exported import exported
 from glowtrain.onnx_io.read.open_batch import open_batch as opened
 from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables
 from glowtrain.onnx_io.read.rules.table import RULES
 from glowtrain.onnx_io.read.sharing import separate
-from glowtrain.onnx_io.read.source import Model, Source, describe, name_of, read
+from glowtrain.onnx_io.read.source import Model, Source, describe, name_of, read, reads
 from glowtrain.onnx_io.read.upgrade.upgrade import light, upgrade
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
 from glowtrain.presentation.messages import kind_of, page
@@ -110,19 +110,9 @@ def from_model(
 ) -> tuple[Graph | Template | HostedModel, SharedWeightsWarning | None]:
     """What :func:`load` gives for a model that was read, and what it warns of."""
     model, parts = cut(model)
-    compiled, warning = _compiled(model, dims, values, open_batch, untie, name)
-    return compiled if parts is None else HostedModel(compiled, *parts), warning
-
-
-def _compiled(
-    model: Model,
-    dims: Mapping[str, int] | None,
-    values: Mapping[str, Any] | None,
-    open_batch: bool,
-    untie: str | Sequence[str],
-    name: str,
-) -> tuple[Graph | Template, SharedWeightsWarning | None]:
     recipe, shared = _recipe(model, name, _patterns(untie))
+    if parts is not None:
+        _check_apart(parts, recipe)
     warning = _sharing(recipe.name, shared) if shared else None
     bound = whole_extents(recipe.name, dims or {})
     if open_batch:
@@ -134,7 +124,19 @@ def _compiled(
         raise BindingError(f"{template.name}: there is no dimension {', '.join(unknown)}; the model has: {known}")
     rest = template.partly(bound, values or {}) if bound or values else template
     found = rest if rest.symbols or rest.structures else _whole(template, rest, bound, values)
-    return found, warning
+    return found if parts is None else HostedModel(found, *parts), warning
+
+
+def _check_apart(parts: HostParts, recipe: BuildRecipe) -> None:
+    """Raise :class:`ModelError` for variables that nodes on the host read, too: these have the values of the file."""
+    variables = recipe.roles.trainable | recipe.roles.running
+    for node in (*parts.before.proto.graph.node, *parts.after.proto.graph.node):
+        if both := sorted(variables.intersection(reads(node))):
+            raise ModelError(
+                f"{recipe.title}: {describe(node)} runs on the host and reads {both[0]!r}, which is a parameter or a "
+                "running statistic: training would change it for what is compiled alone. Give that node an initializer "
+                "of its own"
+            )
 
 
 def _whole(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import HostedModel
@@ -58,7 +58,7 @@ def joined(hosted: HostedModel, model: ModelProto) -> ModelProto:
         model.graph.name,
         [*(infos[name] for name in hosted.inputs), *(each for each in model.graph.input if each.name in initial)],
         [infos[name] for name in hosted.outputs],
-        list(_initializers((model.graph, before.graph, after.graph))),
+        list({tensor.name: tensor for each in (before, after, model) for tensor in each.graph.initializer}.values()),
     )
     model.graph.CopyFrom(whole)
     return model
@@ -100,8 +100,3 @@ def _nodes(graphs: Iterable[GraphProto], names: Names) -> Iterator[NodeProto]:
             if graph is not compiled and node.name:
                 copy.name = names.fresh(node.name)
             yield copy
-
-
-def _initializers(graphs: Iterable[GraphProto]) -> Iterator[TensorProto]:
-    """Those of all parts, each once: a parameter has the compiled part's values."""
-    return iter({tensor.name: tensor for graph in reversed([*graphs]) for tensor in graph.initializer}.values())
