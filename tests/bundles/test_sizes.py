@@ -15,7 +15,7 @@ from glowtrain.backends.target import Target
 from glowtrain.bundles.devices.sizes import BundleSize
 from glowtrain.bundles.request import Optimize
 from glowtrain.cli import app
-from glowtrain.cli.arguments.models import open_model
+from glowtrain.cli.arguments.models import ModelFileOptions
 from glowtrain.errors import BundleError
 from glowtrain.optim import SGD
 
@@ -167,7 +167,7 @@ LIMITS = {"mlp": (4200, 100 << 10), "cnn": (8192, 100 << 10)}
 @pytest.mark.parametrize("target", ["avx512", "avx2", "neon", "cortex-m4", "cortex-m7"])
 @pytest.mark.parametrize("name", LIMITS)
 def test_code_that_is_to_be_small(name: str, target: str) -> None:
-    model = open_model(name, {})
+    model = ModelFileOptions().open(name)
     assert isinstance(model, gt.Template)
     small, fast = (
         gt.bundle_size(model, target=target, dims={model.symbols[0]: 1}, optimize=choice) for choice in OPTIMIZE
@@ -181,7 +181,7 @@ def test_code_that_is_to_be_small(name: str, target: str) -> None:
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("target", ["host", "scalar"])
 def test_small_code_computes_the_same_bits(target: str) -> None:
-    model = open_model("cnn", {})
+    model = ModelFileOptions().open("cnn")
     random = np.random.default_rng(5)
     batches = [
         {"x": random.normal(size=(6, 1, 28, 28)).astype(np.float32), "labels": random.integers(0, 10, 6)}

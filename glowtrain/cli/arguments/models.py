@@ -48,10 +48,10 @@ class TrainedOn:
         return {f"glowtrain.{name}": json.dumps(texts) for name, texts in values_of(self).items() if texts}
 
 
-_ROWS = 1 << 16
-"""Rows that are read at once: some arrays are larger than memory."""
 NOTHING = TrainedOn()
 """Of a model that nobody has trained."""
+_ROWS = 1 << 16
+"""Rows that are read at once: some arrays are larger than memory."""
 
 
 def _texts(model: str, name: str, text: str) -> tuple[str, ...]:
@@ -77,15 +77,42 @@ class FileOptions:
         type=list[str],
     )  # fmt: skip
 
+    @property
+    def untied(self) -> Sequence[str]:
+        """Patterns of initializers of which each node is to have its own."""
+        return ()
+
     def open(
         self, model: str, examples: Mapping[str, ExampleArray] | None = None, seed: int = 0, *, training: bool = True
     ) -> Graph | Template:
-        """The model, as :func:`open_model` has it."""
-        return open_model(model, parse_dims(self.dims), examples, seed, open_batch=self.open_batch, training=training)
+        """What :meth:`open_hosted` gives. Raises :class:`UnsupportedOperatorError` for strings and encoded images."""
+        return numeric(self.open_hosted(model, examples, seed, training=training))
 
-    def open_hosted(self, model: str) -> Graph | Template | HostedModel:
-        """A model that is not trained, with its parts on the host. Raises :class:`ModelError`."""
-        return _opened(model, parse_dims(self.dims), open_batch=self.open_batch, training=False)
+    def open_hosted(
+        self, model: str, examples: Mapping[str, ExampleArray] | None = None, seed: int = 0, *, training: bool = True
+    ) -> Graph | Template | HostedModel:
+        """The model of a MODEL argument; a built-in one takes its shapes from examples.
+
+        Warnings about weights that would be trained together are notes, and left out without ``training``. Raises
+        :class:`ModelError`, and :class:`InputError` for what :attr:`untied` does not match.
+        """
+        dims = parse_dims(self.dims)
+        if model in models.MODELS and not Path(model).exists():
+            if self.untied or self.open_batch:
+                raise InputError(f"--untie and --open-batch are for ONNX files, not for {model}")
+            return _bound(_built_in(model, examples, seed), dims)
+        if not Path(model).exists():
+            known = ", ".join(models.MODELS)
+            raise ModelError(
+                f"{model}: no such file (and no model of that name comes with Glowtrain; there are: {known})"
+            )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            network = load(model, dims, open_batch=self.open_batch, untie=self.untied)
+        for warning in caught:
+            if training or not issubclass(warning.category, SharedWeightsWarning):
+                note(str(warning.message))
+        return network
 
     def import_modules(self) -> None:
         """Import what registers the operators of a model. Raises :class:`PluginError`."""
@@ -101,58 +128,9 @@ class ModelFileOptions(FileOptions):
         type=list[str], panel=TRAINING,
     )  # fmt: skip
 
-    def open(
-        self, model: str, examples: Mapping[str, ExampleArray] | None = None, seed: int = 0, *, training: bool = True
-    ) -> Graph | Template:
-        return open_model(
-            model, parse_dims(self.dims), examples, seed,
-            open_batch=self.open_batch, untie=self.untie, training=training,
-        )  # fmt: skip
-
-
-def open_model(
-    model: str,
-    dims: Mapping[str, int],
-    examples: Mapping[str, ExampleArray] | None = None,
-    seed: int = 0,
-    *,
-    open_batch: bool = False,
-    untie: Sequence[str] = (),
-    training: bool = True,
-) -> Graph | Template:
-    """The model of a MODEL argument; a built-in one takes its shapes from examples.
-
-    Warnings about weights that would be trained together are notes, and left out without ``training``. Raises
-    :class:`ModelError`, also for one of strings or encoded images, and :class:`InputError` for what ``untie`` does not
-    match.
-    """
-    return numeric(_opened(model, dims, examples, seed, open_batch=open_batch, untie=untie, training=training))
-
-
-def _opened(
-    model: str,
-    dims: Mapping[str, int],
-    examples: Mapping[str, ExampleArray] | None = None,
-    seed: int = 0,
-    *,
-    open_batch: bool,
-    untie: Sequence[str] = (),
-    training: bool,
-) -> Graph | Template | HostedModel:
-    if model in models.MODELS and not Path(model).exists():
-        if untie or open_batch:
-            raise InputError(f"--untie and --open-batch are for ONNX files, not for {model}")
-        return _bound(_built_in(model, examples, seed), dims)
-    if not Path(model).exists():
-        known = ", ".join(models.MODELS)
-        raise ModelError(f"{model}: no such file (and no model of that name comes with Glowtrain; there are: {known})")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        network = load(model, dims, open_batch=open_batch, untie=untie)
-    for warning in caught:
-        if training or not issubclass(warning.category, SharedWeightsWarning):
-            note(str(warning.message))
-    return network
+    @property
+    def untied(self) -> Sequence[str]:
+        return self.untie
 
 
 def as_graph(model: Graph | Template, batch: int = DEFAULT_BATCH) -> Graph:

@@ -75,7 +75,7 @@ def run(
     file.import_modules()
     check_predictions(output_path)
     trained_on = TrainedOn.of(model)
-    whole = file.open_hosted(model)
+    whole = file.open_hosted(model, training=False)
     network = whole.model if isinstance(whole, HostedModel) else whole
     predict = Predictor(compile(network, on.chosen, **settings))
     spent = 0.0
