@@ -11,9 +11,11 @@ import pytest
 
 from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
-from glowtrain.errors import GlowtrainError
+from glowtrain.compiler import compile_artifact
+from glowtrain.errors import CodegenError, GlowtrainError
+from glowtrain.kit.models import MODELS
 from glowtrain.kit.operators import TYPES
-from glowtrain.kit.refusals import ExpectedRefusals
+from glowtrain.kit.refusals import ExpectedRefusals, skip_refused
 from glowtrain.kit.report import LEVELS, KitReport, level_of
 from glowtrain.types import DType
 
@@ -83,6 +85,17 @@ def backend(pytestconfig: pytest.Config) -> Backend:
 def expected_refusals(pytestconfig: pytest.Config) -> ExpectedRefusals | None:
     """What the backend may refuse, if that was said."""
     return pytestconfig.stash[REPORT].expected
+
+
+@pytest.fixture(params=MODELS)
+def model_name(request: pytest.FixtureRequest, backend: Backend, expected_refusals: ExpectedRefusals | None) -> str:
+    """A model that the backend does not refuse."""
+    name: str = request.param
+    try:
+        compile_artifact(MODELS[name].step(), backend)
+    except CodegenError as error:
+        skip_refused(str(error), expected_refusals)
+    return name
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

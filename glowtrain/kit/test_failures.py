@@ -12,17 +12,10 @@ import pytest
 from glowtrain.backends.base import Backend
 from glowtrain.errors import DeviceError, DeviceLostError
 from glowtrain.kit.models import MODELS, assert_near
-from glowtrain.trainer import Trainer
-from glowtrain.types import Array
 
 MODEL = MODELS["mlp"]
 PATIENCE = 120.0
 """Seconds after which a run counts as hanging."""
-
-
-def variables(trainer: Trainer) -> dict[str, Array]:
-    """The values of all variables."""
-    return {name: trainer.state.read(name) for name in trainer.state.names}
 
 
 def test_failed_allocation(backend: Backend) -> None:
@@ -31,7 +24,7 @@ def test_failed_allocation(backend: Backend) -> None:
     if failure is None:
         pytest.skip("not offered: faults.failed_allocation")
     trainer, expected = MODEL.trainer(backend), MODEL.trainer("cpu")
-    before = variables(expected)
+    before = expected.variables()
     with failure, pytest.raises(DeviceError):
         trainer.step(MODEL.batch(0))
     for name, array in before.items():
@@ -49,11 +42,11 @@ def test_lost_device(backend: Backend, tmp_path: Path) -> None:
     trainer.step(MODEL.batch(0))
     trainer.save(path)
     trainer.step(MODEL.batch(1))
-    newest = variables(trainer)
+    newest = trainer.variables()
     with failure, pytest.raises(DeviceLostError):
         trainer.step(MODEL.batch(2))
     with suppress(DeviceLostError):  # they were on the device only
-        assert {n: a.tobytes() for n, a in variables(trainer).items()} == {n: a.tobytes() for n, a in newest.items()}
+        assert {n: a.tobytes() for n, a in trainer.variables().items()} == {n: a.tobytes() for n, a in newest.items()}
     for each in (backend, "cpu"):
         other = MODEL.trainer(each)
         other.restore(path)

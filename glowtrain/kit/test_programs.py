@@ -6,11 +6,10 @@ from contextlib import suppress
 from functools import partial
 
 import numpy as np
-import pytest
 
 from glowtrain.backends.base import Backend
 from glowtrain.compiler import compile_artifact
-from glowtrain.errors import CodegenError, ShapeError
+from glowtrain.errors import ShapeError
 from glowtrain.gradcheck.programs.programs import drawn_case
 from glowtrain.gradcheck.programs.rungs import PROGRAM_ORACLES, Rungs
 from glowtrain.kit.models import MODELS
@@ -32,14 +31,9 @@ def test_random_program(program_number: int, backend: Backend, expected_refusals
         skip_refused(refusal, expected_refusals)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_ladder(name: str, backend: Backend, expected_refusals: ExpectedRefusals | None) -> None:
+def test_ladder(model_name: str, backend: Backend) -> None:
     """A training step at each stage of the backend's walk, as in f64."""
-    graph = MODELS[name].step()
-    try:
-        compile_artifact(graph, backend)
-    except CodegenError as error:
-        skip_refused(str(error), expected_refusals)
+    graph = MODELS[model_name].step()
     ladder(graph, random_inputs(graph, high={"labels": 10}), backend=backend).require()
 
 

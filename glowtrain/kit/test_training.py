@@ -10,9 +10,8 @@ import pytest
 from glowtrain.backends.base import Backend
 from glowtrain.compiler import compile as compile_function
 from glowtrain.compiler import compile_artifact
-from glowtrain.errors import BackendError, CodegenError, DeviceError
+from glowtrain.errors import BackendError, DeviceError
 from glowtrain.kit.models import MODELS, assert_near
-from glowtrain.kit.refusals import ExpectedRefusals, skip_refused
 from glowtrain.types import Array
 
 STEPS = 20
@@ -27,24 +26,13 @@ def trained(name: str, backend: str | Backend) -> Trained:
     model = MODELS[name]
     trainer = model.trainer(backend)
     losses = [float(trainer.step(model.batch(number))) for number in range(STEPS)]
-    return losses, {each: trainer.state.read(each) for each in trainer.state.names}
+    return losses, trainer.variables()
 
 
 @cache
 def first_run(name: str, backend: str | Backend) -> Trained:
     """The same, once for all tests."""
     return trained(name, backend)
-
-
-@pytest.fixture(params=MODELS)
-def model_name(request: pytest.FixtureRequest, backend: Backend, expected_refusals: ExpectedRefusals | None) -> str:
-    """A model that the backend does not refuse."""
-    name: str = request.param
-    try:
-        compile_artifact(MODELS[name].step(), backend)
-    except CodegenError as error:
-        skip_refused(str(error), expected_refusals)
-    return name
 
 
 def test_losses(model_name: str, backend: Backend) -> None:
