@@ -12,7 +12,7 @@ import numpy as np
 
 from glowtrain.backends.base import Artifact, Backend, Batches, Completed, one_by_one
 from glowtrain.backends.discovery import backend_of
-from glowtrain.backends.inputs import as_array, check_inputs, shape_of
+from glowtrain.backends.inputs import check_inputs, shape_of
 from glowtrain.backends.state import State, address_of
 from glowtrain.bounded_cache import BoundedCache
 from glowtrain.compiler import service
@@ -21,6 +21,7 @@ from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.errors import InputError, UnknownValueError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Binding, Graph, HostedModel, Template, no_graph, no_model
+from glowtrain.graph.input_arrays import as_array
 from glowtrain.graph.specialise.binding import collected, spread
 from glowtrain.memory.resources import Resources
 from glowtrain.pickling import check_pickles

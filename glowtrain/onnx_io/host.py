@@ -12,12 +12,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from glowtrain.errors import InputError, ModelError, UnsupportedOperatorError, check_extra
+from glowtrain.graph.input_arrays import as_array
 from glowtrain.onnx_io.read.check import all_nodes
 from glowtrain.onnx_io.schema.tensors import dtype_from_onnx
-from glowtrain.types import Array
+from glowtrain.types import Array, TensorType
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
@@ -84,31 +85,35 @@ class OnnxHostPart:
         return {name: _objects(result) for name, result in zip(names, results, strict=True)}
 
     def _input(self, declared: ValueInfoProto, values: Mapping[str, Any]) -> Any:
-        if declared.name not in values:
-            raise InputError(f"{self.title}: input {declared.name!r} is missing")
-        value, type_ = values[declared.name], declared.type
-        what = f"{self.title}: {declared.name!r}"
-        return _tensor(value, type_.tensor_type, what) if type_.HasField("tensor_type") else value
+        name, type_ = declared.name, declared.type
+        if name not in values:
+            raise InputError(f"{self.title}: input {name!r} is missing")
+        return self._tensor(name, values[name], type_.tensor_type) if type_.HasField("tensor_type") else values[name]
+
+    def _tensor(self, name: str, value: Any, type_: TypeProto.Tensor) -> Array:
+        """A call's value as an array of a declared element type and rank. Raises :class:`InputError`."""
+        what = f"{self.title}: {name!r}"
+        if type_.elem_type == TensorProto.STRING:
+            array = _strings(value, what)
+        else:
+            dtype = dtype_from_onnx(type_.elem_type, what)
+            array = as_array(value, TensorType(dtype), name)
+            if array.dtype != dtype.numpy:
+                raise InputError(f"{what} must be {dtype.numpy}, not {array.dtype}")
+        if type_.HasField("shape") and array.ndim != len(type_.shape.dim):
+            raise InputError(f"{what} must have {len(type_.shape.dim)} axes, not the shape {list(array.shape)}")
+        return array
 
 
-def _tensor(value: Any, type_: Any, what: str) -> Array:
-    """A call's value as an array of a declared element type and rank. Raises :class:`InputError`."""
+def _strings(value: Any, what: str) -> Array:
     try:
-        array = np.asarray(value)
+        array = np.asarray(value).astype(object)
     except ValueError as error:
         raise InputError(f"{what} is a list that is no tensor: {error}") from None
-    if type_.HasField("shape") and array.ndim != len(type_.shape.dim):
-        raise InputError(f"{what} must have {len(type_.shape.dim)} axes, not the shape {list(array.shape)}")
-    if type_.elem_type == TensorProto.STRING:
-        strings = array.astype(object)
-        for each in strings.ravel():
-            if not isinstance(each, str):
-                raise InputError(f"{what} must be strings, and has {each!r}")
-        return strings
-    dtype = dtype_from_onnx(type_.elem_type, what).numpy if type_.elem_type else array.dtype
-    if array.dtype != dtype and isinstance(value, (np.ndarray, np.generic)):
-        raise InputError(f"{what} must be {dtype}, not {array.dtype}")
-    return array.astype(dtype)
+    for each in array.ravel():
+        if not isinstance(each, str):
+            raise InputError(f"{what} must be strings, and has {each!r}")
+    return array
 
 
 def _objects(value: Any) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.inputs import as_array
 from glowtrain.errors import BindingError, InputError
 from glowtrain.graph import Graph, Template
+from glowtrain.graph.input_arrays import as_array
 from glowtrain.graph.specialise.index_ranges import IndexUse
 from glowtrain.presentation.messages import kind_of, listed
 from glowtrain.types import Array, Spec, TensorType

@@ -214,7 +214,12 @@ class TestWhereNodesRun:
         model = proto(nodes, {"code": (INT, ["n"])}, {"y": (F, ["n"])}, one=np.int64(1), w=np.ones(1, np.float32))
         hosted = loaded(model)
         assert hosted.before.operators == ("Add", "Cast", "LabelEncoder")
-        assert gt.compile(hosted, backend="interpreter")({"code": np.array([2, 1])})["y"].tolist() == [3, 2]
+        function = gt.compile(hosted, backend="interpreter")
+        for codes in (np.array([2, 1]), [2, 1]):
+            assert function({"code": codes})["y"].tolist() == [3, 2]
+        for codes, message in (([2.5, 1], "not all numbers of i64"), ([1 << 63, 1], "i64"), ([[1], 1], "no tensor")):
+            with pytest.raises(InputError, match=message):
+                function({"code": codes})
 
     def test_numbers_behind_strings_without_parameters_run_after(self) -> None:
         nodes = [
