@@ -12,11 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
 
 from glowtrain.errors import InputError, ModelError, UnsupportedOperatorError, check_extra
 from glowtrain.graph.input_arrays import as_array
 from glowtrain.onnx_io.read.check import all_nodes
+from glowtrain.onnx_io.read.source import change_attributes
 from glowtrain.onnx_io.schema.tensors import dtype_from_onnx
 from glowtrain.types import Array, TensorType
 
@@ -67,7 +68,7 @@ class OnnxHostPart:
         proto.CopyFrom(self.proto)
         for node in all_nodes(proto.graph.node):
             if node.op_type == "StringNormalizer":
-                _remove(node, "locale")
+                change_attributes(node, {"locale"})
         return ReferenceEvaluator(proto, new_ops=[Equal])
 
     def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,9 +122,3 @@ def _objects(value: Any) -> Any:
     if isinstance(value, list):
         return [_objects(each) for each in value]
     return np.asarray(value, object) if isinstance(value, np.ndarray) and value.dtype.kind == "U" else value
-
-
-def _remove(node: NodeProto, name: str) -> None:
-    rest = [attribute for attribute in node.attribute if attribute.name != name]
-    del node.attribute[:]
-    node.attribute.extend(rest)

@@ -197,7 +197,7 @@ def check_nodes(proto: ModelProto, title: str) -> None:
             what = f"{title}: {prefix}{describe(node)}"
             for attribute in node.attribute:
                 _check_value(attribute, what, in_function=bool(prefix))
-            version = _version(node, imported)
+            version = version_of(node, imported)
             own_function = (node.domain, node.op_type) in defined
             schema = None if own_function else schema_at(node.op_type, version, node.domain)
             if schema is not None:
@@ -206,7 +206,7 @@ def check_nodes(proto: ModelProto, title: str) -> None:
                 _check_parts(node, what)
 
 
-def _version(node: NodeProto, versions: Mapping[str, int]) -> int:
+def version_of(node: NodeProto, versions: Mapping[str, int]) -> int:
     """The version of a node's domain that the model imports; 0 if it imports none."""
     names = ("", "ai.onnx") if is_standard(node.domain) else (node.domain,)
     return next((versions[name] for name in names if name in versions), 0)

@@ -32,7 +32,7 @@ from onnx import (
 
 from glowtrain.errors import ModelError
 from glowtrain.onnx_io.host import IMAGES, OnnxHostPart
-from glowtrain.onnx_io.read.check import all_nodes, is_standard, schema_at
+from glowtrain.onnx_io.read.check import all_nodes, schema_at, version_of
 from glowtrain.onnx_io.read.parameters import key_of
 from glowtrain.onnx_io.read.rules.tabular import REFUSED
 from glowtrain.onnx_io.read.source import Model, describe, reads, set_nodes, subgraphs
@@ -45,12 +45,6 @@ from glowtrain.onnx_io.schema.tensors import (
     element_type,
     tensor_from_array,
 )
-
-_STRINGS = ("value_string", "value_strings", "values_strings", "keys_strings", "cats_strings", "classes_strings",
-            "classlabels_strings")  # fmt: skip
-"""Attributes of operators that read or give strings."""
-_SMALL = 1024
-"""Elements up to which an initializer is shown to shape inference."""
 
 
 class HostParts(NamedTuple):
@@ -99,7 +93,7 @@ def is_strings(type_: TypeProto) -> bool:
 def _gives_strings(node: NodeProto) -> bool:
     """Whether a node decodes images, or may give strings whatever it reads."""
     return node.op_type == IMAGES or any(
-        (attribute.name in _STRINGS and node.op_type != "ZipMap")
+        (attribute.name.endswith(("value_string", "_strings")) and node.op_type != "ZipMap")
         or (attribute.name == "to" and attribute.i == TensorProto.STRING)
         or attribute.t.data_type == TensorProto.STRING
         for attribute in node.attribute
@@ -123,7 +117,7 @@ def _types(model: Model) -> dict[str, TypeProto]:
     A node after the other, and no bodies: inference of a whole model ends the process where an operator of strings has
     an operand without a type.
     """
-    proto = light(model.proto, _SMALL)
+    proto = light(model.proto)
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
     types = {name: helper.make_tensor_type_proto(each.data_type, each.dims) for name, each in constants.items()}
     types |= {value.name: value.type for value in proto.graph.input}
@@ -151,9 +145,8 @@ def _inferred(
     node: NodeProto, proto: ModelProto, types: Mapping[str, TypeProto], constants: Mapping[str, TensorProto]
 ) -> dict[str, TypeProto]:
     """The types of a node's outputs; none where it has a body, no definition, or an operand without a type."""
-    versions = {"" if is_standard(entry.domain) else entry.domain: entry.version for entry in proto.opset_import}
-    version = versions.get("" if is_standard(node.domain) else node.domain, 0)
-    schema = schema_at(node.op_type, version, node.domain)
+    versions = {entry.domain: entry.version for entry in proto.opset_import}
+    schema = schema_at(node.op_type, version_of(node, versions), node.domain)
     operands = {name: types[name] for name in node.input if name in types}
     if schema is None or any(True for _ in subgraphs(node)) or operands.keys() != {*filter(None, node.input)}:
         return {}

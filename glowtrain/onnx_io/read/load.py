@@ -35,9 +35,6 @@ from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tenso
 from glowtrain.presentation.messages import kind_of, page
 from glowtrain.types import Array, Spec
 
-_SMALL = 1024
-"""Elements up to which an initializer is shown to the converter."""
-
 _LISTED = 5
 """Initializers, and readers of each, that a warning names."""
 
@@ -162,7 +159,7 @@ def _recipe(model: Model, name: str, untie: Sequence[str]) -> tuple[BuildRecipe,
     """The model, and the nodes that share a variable without the file saying why, by the variable's name."""
     arrays, record = _initializers(model.proto.graph, model.folder), exported(model.proto)
     stated = stated_variables(model.proto, model.title)
-    model = Model(light(model.proto, _SMALL), model.title, model.folder)
+    model = Model(light(model.proto), model.title, model.folder)
     graph = upgrade(model).graph
     _check_supported(graph, model.title)
     sharing = separate(graph, arrays, record, stated, untie)

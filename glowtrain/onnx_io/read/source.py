@@ -6,10 +6,10 @@ import heapq
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
@@ -278,6 +278,13 @@ def _stuck(waiting: list[NodeProto], available: set[str], produced: set[str], mo
                 return ModelError(f"{model.title}: {describe(node)} reads {name!r}, which nothing defines")
     names = ", ".join(describe(node) for node in waiting[:5])
     return ModelError(f"{model.title}: these nodes depend on each other in a cycle: {names}")
+
+
+def change_attributes(node: NodeProto, removed: Collection[str], added: Mapping[str, Any] | None = None) -> None:
+    """Take attributes out of a node and put others in, in place."""
+    rest = [attribute for attribute in node.attribute if attribute.name not in removed]
+    del node.attribute[:]
+    node.attribute.extend([*rest, *(helper.make_attribute(name, value) for name, value in (added or {}).items())])
 
 
 def set_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:

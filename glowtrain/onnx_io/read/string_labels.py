@@ -5,16 +5,16 @@ Classifiers whose labels are strings, CategoryMapper, and LabelEncoder of versio
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from onnx import ModelProto, NodeProto, helper
 
 from glowtrain.names import Names
 from glowtrain.onnx_io.read.parameters import key_of
-from glowtrain.onnx_io.read.rules.tabular import CLASSIFIERS, DOMAIN
-from glowtrain.onnx_io.read.source import set_nodes
+from glowtrain.onnx_io.read.rules.tabular import DOMAIN
+from glowtrain.onnx_io.read.source import change_attributes, set_nodes
 
+CLASSIFIERS = tuple(f"{DOMAIN}.{name}" for name in ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"))
 _VERSION = 4
 """The version of the domain that the encoders are of; its other operators mean in it what they did before."""
 MAPS = {f"{DOMAIN}.CategoryMapper": "cats_strings", f"{DOMAIN}.LabelEncoder": "classes_strings"}
@@ -31,7 +31,7 @@ def number_labels(proto: ModelProto) -> None:
         if strings and node.output[0]:
             label, node.output[0] = node.output[0], names.fresh(f"{node.output[0]}.number")
             integers = "classlabels_int64s" if node.op_type == "TreeEnsembleClassifier" else "classlabels_ints"
-            _change(node, {"classlabels_strings"}, {integers: range(len(strings))})
+            change_attributes(node, {"classlabels_strings"}, {integers: range(len(strings))})
             encoder = {"keys_int64s": range(len(strings)), "values_strings": strings}
             nodes.append(helper.make_node("LabelEncoder", [node.output[0]], [label], domain=DOMAIN, **encoder))
     set_nodes(proto.graph, nodes)
@@ -48,15 +48,9 @@ def upgrade_map(node: NodeProto, *, from_strings: bool) -> None:
         numbers = attributes.get("cats_int64s", range(len(strings)))
         forth = {"keys_strings": strings, "values_int64s": numbers}
         back = {"keys_int64s": numbers, "values_strings": strings}
-        _change(node, {name, "cats_int64s"}, forth if from_strings else back)
+        change_attributes(node, {name, "cats_int64s"}, forth if from_strings else back)
         node.op_type = "LabelEncoder"
 
 
 def _attributes(node: NodeProto) -> dict[str, Any]:
     return {each.name: helper.get_attribute_value(each) for each in node.attribute}
-
-
-def _change(node: NodeProto, removed: Collection[str], added: dict[str, Any]) -> None:
-    rest = [attribute for attribute in node.attribute if attribute.name not in removed]
-    del node.attribute[:]
-    node.attribute.extend([*rest, *(helper.make_attribute(name, value) for name, value in added.items())])

@@ -1,7 +1,7 @@
-"""ai.onnx.ml where it leaves tensors of numbers: strings and maps.
+"""ai.onnx.ml where it leaves tensors: maps. (Strings: :mod:`glowtrain.onnx_io.read.string_labels`.)
 
 A ZipMap, which exporters of scikit-learn put after a classifier, is the tensor that it reads: column k of it holds the
-values of label k. What maps strings is refused, and so are labels that are strings where something reads them.
+values of label k. What reads a map is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from glowtrain.errors import UnsupportedOperatorError
 from glowtrain.onnx_io.read.build import Bound, Builder
 
 DOMAIN = "ai.onnx.ml"
-CLASSIFIERS = tuple(f"{DOMAIN}.{name}" for name in ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"))
 REFUSED = {
     f"{DOMAIN}.CastMap": "it reads a map; give the model a tensor with the map's values",
     f"{DOMAIN}.DictVectorizer": "it reads a map; give the model a tensor with the map's values",

@@ -13,6 +13,8 @@ from glowtrain.onnx_io.read.upgrade.opset_1_to_6 import FORM, to_set_7
 from glowtrain.onnx_io.read.upgrade.opset_7_up import STEPS, UpgradeScope
 
 NEWEST_OPSET = defs.onnx_opset_version()
+SMALL = 1024
+"""Elements up to which an initializer is shown to steps and to shape inference."""
 
 _FAILURES: tuple[type[Exception], ...] = (RuntimeError, ValueError, TypeError, MemoryError, checker.ValidationError)
 """What the inliner raises on models that it cannot handle."""
@@ -97,8 +99,8 @@ def without_functions(model: Model) -> ModelProto:
         raise ModelError(f"{model.title}: its functions {names} cannot be inlined: {error}") from None
 
 
-def light(proto: ModelProto, elements: int) -> ModelProto:
-    """A copy without initializers of more than ``elements`` elements, which become inputs.
+def light(proto: ModelProto) -> ModelProto:
+    """A copy without initializers of more than :data:`SMALL` elements, which become inputs.
 
     Its nodes are changed and copied, its large tensors never looked into.
     """
@@ -114,7 +116,7 @@ def light(proto: ModelProto, elements: int) -> ModelProto:
         values = sparse.values
         graph.input.append(helper.make_tensor_value_info(values.name, values.data_type, list(sparse.dims)))
     for tensor in proto.graph.initializer:
-        if math.prod(tensor.dims) <= elements and not tensor.external_data:
+        if math.prod(tensor.dims) <= SMALL and not tensor.external_data:
             graph.initializer.append(tensor)
         elif tensor.name not in listed:
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
