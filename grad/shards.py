@@ -49,7 +49,7 @@ class ShardedStep:
     @property
     def gradients(self) -> dict[str, TensorType]:
         """The types of a shard's gradients and of their sums, by their outputs' names."""
-        return {name: t.with_dtype(self.summed) if t.dtype is f32 else t for name, t in self.updated.items()}
+        return {name: t.with_dtype(self.summed) if t.dtype == f32 else t for name, t in self.updated.items()}
 
     @property
     def updated(self) -> dict[str, TensorType]:
