@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -70,17 +70,8 @@ def attempted(run: Callable[[], Iterable[Measure]]) -> tuple[list[Measure], str]
         return [], str(error)
 
 
-def uses(
-    operator: type[Operator], backend: Backend, examples: int, types: Sequence[DType] = TYPES
-) -> Iterator[OperatorUse]:
-    """An operator in each type that it takes, on samples until so many have run."""
-    for dtype in types:
-        use = _in_type(operator, dtype, backend, examples)
-        if use is not None:
-            yield use
-
-
-def _in_type(operator: type[Operator], dtype: DType, backend: Backend, examples: int) -> OperatorUse | None:
+def use_of(operator: type[Operator], dtype: DType, backend: Backend, examples: int) -> OperatorUse | None:
+    """An operator in a type, on samples until so many have run; ``None`` where it does not take the type."""
     ran, failures, refusals, parts = 0, list[str](), list[str](), set[str]()
     for example in range(max(ATTEMPTS, examples)):
         sample = drawn_example(operator, 0, example)
@@ -101,6 +92,6 @@ def _in_type(operator: type[Operator], dtype: DType, backend: Backend, examples:
             break
     outcome = FAILED if failures else RAN if ran else REFUSED
     if outcome == REFUSED and not refusals:
-        return None  # it does not take the type
+        return None
     names = family_of(operator), operator.key(), dtype.name
     return OperatorUse(*names, outcome, failures or refusals, sorted(parts))

@@ -8,7 +8,7 @@ import pytest
 
 from glowtrain.backends.base import Backend
 from glowtrain.graph import Operator
-from glowtrain.kit.operators import operators, uses
+from glowtrain.kit.operators import operators, use_of
 from glowtrain.kit.refusals import ExpectedRefusals
 from glowtrain.kit.report import FAILED, RAN, REFUSED
 from glowtrain.types import f32
@@ -26,7 +26,8 @@ def test_operator(
     problems: list[str] = []
     refusals: list[str] = []
     options = pytestconfig.option
-    results = list(uses(operator, backend, options.examples, options.types))
+    attempts = (use_of(operator, dtype, backend, options.examples) for dtype in options.types)
+    results = [use for use in attempts if use is not None]
     for use in results:
         record_property("use", tuple(use))
         problems += use.details if use.outcome == FAILED else ()
