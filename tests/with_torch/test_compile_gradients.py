@@ -386,8 +386,11 @@ SPECIAL = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1.0, -2.5])
         lambda x, y: torch.clamp(x, torch.ones_like(x), y),
         lambda x, y: torch.clamp(x, min=y),
         lambda x, y: torch.clamp(x, max=y),
-        lambda x, y: torch.atan2(x, torch.where(x.isinf() & y.isinf(), 1.0, y)),
+        lambda x, y: 1 / torch.atan2(x, y),
+        torch.hypot,
         torch.xlogy,
+        lambda x, y: torch.lgamma(1e-30 * x),
+        lambda x, y: torch.digamma(1e-30 * x),
     ],
 )
 def test_values_at_nan_and_infinities(function: Callable[..., torch.Tensor]) -> None:

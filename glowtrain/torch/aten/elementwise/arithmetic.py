@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -142,9 +143,10 @@ def rsqrt(call: AtenCall, x: Value) -> Any:
 
 @aten("hypot.default")
 def hypot(call: AtenCall, x: Value, y: Value) -> Any:
-    """In f64, where squares neither overflow nor vanish."""
+    """In f64, where squares neither overflow nor vanish; infinite also of an infinity and NaN."""
     x, y = (as_type(call.cast(each), f64) for each in (x, y))
-    return call.cast(arithmetic.Sqrt()(x * x + y * y))
+    endless = logic.IsInf()(x) | logic.IsInf()(y)
+    return call.cast(logic.Where()(endless, constant(math.inf, f64), arithmetic.Sqrt()(x * x + y * y)))
 
 
 @aten("sign.default")

@@ -17,7 +17,7 @@ import numpy as np
 
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Value, constant
-from glowtrain.ops.elementwise.arithmetic import Abs, Floor, Sign, Sqrt
+from glowtrain.ops.elementwise.arithmetic import Abs, Floor, Round, Sign, Sqrt
 from glowtrain.ops.elementwise.logic import Equal, IsInf, Where
 from glowtrain.ops.elementwise.transcendental import Atanh, Erf, Exp, Log, Sin, Tan
 from glowtrain.ops.objective.stop_gradient import StopGradient
@@ -57,15 +57,16 @@ def _polynomial(x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def _halves(x: Value) -> tuple[Value, Value, Value]:
-    """Whether x is on the left of 1/2; its mirror image then, else x itself; how far beyond a whole number it is, on
-    the left."""
+    """Whether x is on the left of 1/2; its mirror image then, else x itself; how far beyond the nearest whole number it
+    is, on the left."""
     left = x < 0.5
-    return left, _where(left, 1.0 - x, x), _where(left, x - Floor()(x), 0.5)
+    return left, _where(left, 1.0 - x, x), _where(left, x - Round()(x), 0.5)
 
 
 @_special("lgamma.default")
 def lgamma(x: Value) -> Value:
-    """Stirling's series beyond 8, Γ(z) = Γ(z + 8) / (z ··· (z + 7)) below, and π / (Γ(1 - x) sin πx) on the left."""
+    """Stirling's series beyond 8, Γ(z) = Γ(z + 8) / (z ··· (z + 7)) below, and π / (Γ(1 - x) sin πx) on the left;
+    infinite at both infinities."""
     left, z, beyond = _halves(x)
     near = z < SHIFT
     far, low = _where(near, z + SHIFT, z), _where(near, z, 1)
@@ -75,7 +76,8 @@ def lgamma(x: Value) -> Value:
     series = _polynomial(1.0 / (far * far), GAMMA) / far
     stirling = (far - 0.5) * (Log()(far) - 1.0) + (series + 0.5 * math.log(2 * math.pi) - 0.5)
     right = stirling - _where(near, Log()(product), 0)
-    return _where(left, math.log(math.pi) - Log()(Sin()(beyond * math.pi)) - right, right)
+    mirrored = math.log(math.pi) - Log()(Sin()(Abs()(beyond) * math.pi)) - right
+    return _where(IsInf()(x), math.inf, _where(left, mirrored, right))
 
 
 def _slope(y: Value, x: Value) -> Value:
@@ -106,8 +108,8 @@ def _is_pole(x: Value) -> Value:
 
 @_special("digamma.default")
 def digamma(x: Value) -> Value:
-    """At 0 it is minus infinite, at other poles no number."""
-    return _digamma(x) + _where(_is_pole(x) & (x < 0.0), math.nan, 0)
+    """At 0 it is infinite, with the sign that 0 does not have; at other poles it is no number."""
+    return _where(Equal()(x, 0.0), -1.0 / x, _digamma(x) + _where(_is_pole(x) & (x < 0.0), math.nan, 0))
 
 
 @aten("polygamma.default")

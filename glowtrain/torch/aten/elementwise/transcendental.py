@@ -8,6 +8,7 @@ from typing import Any
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise import activation, arithmetic, logic, transcendental
 from glowtrain.ops.elementwise.extrema import Max
+from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.torch.aten.elementwise.arithmetic import is_negative
 from glowtrain.torch.aten.table import AtenCall, aten
 
@@ -84,12 +85,14 @@ def angle(call: AtenCall, x: Value) -> Any:
 
 @aten("atan2.default")
 def atan2(call: AtenCall, y: Value, x: Value) -> Any:
-    """The angle of the point (x, y), from that to the nearer axis."""
+    """The angle of the point (x, y), from that to the nearer axis; infinite ones are on diagonals."""
     y, x, zero = call.cast(y), call.cast(x), call.cast(0)
+    corner = logic.IsInf()(x) & logic.IsInf()(y)
+    y, x = (logic.Where()(corner, arithmetic.Sign()(each), each) for each in (y, x))
     steep = arithmetic.Abs()(y) > arithmetic.Abs()(x)
     far = logic.Where()(steep, y, x)
     origin = logic.Equal()(x, zero) & logic.Equal()(y, zero)
-    near = logic.Where()(origin, zero, logic.Where()(steep, x, y))
+    near = logic.Where()(origin, StopGradient()(y), logic.Where()(steep, x, y))
     inner = transcendental.Atan()(near / logic.Where()(origin, call.cast(1), far))
     side = logic.Where()(is_negative(y), call.cast(-math.pi), call.cast(math.pi))
     return logic.Where()(steep, side * 0.5 - inner, logic.Where()(is_negative(x), inner + side, inner))
