@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Value, constant
-from glowtrain.ops.elementwise.activation import Softplus
+from glowtrain.ops.elementwise.activation import Relu, Softplus
 from glowtrain.ops.elementwise.arithmetic import Abs
 from glowtrain.ops.elementwise.extrema import Clip, Max
 from glowtrain.ops.elementwise.logic import Equal, Less, Where
@@ -197,7 +197,7 @@ def multilabel_margin_loss(call: AtenCall, x: Value, target: Value, reduction: i
     own = GatherElements(axis=1)(scores, Where()(valid, labels, constant(0)))
     is_label = Equal()(named[:, :, None], places)
     labelled = ReduceMax(axes=(1,), keepdims=True)(as_type(is_label, x.dtype))
-    short = Clip()(1.0 - own[:, :, None] + scores[:, None, :], call.cast(0))
+    short = Relu()(1.0 - own[:, :, None] + scores[:, None, :])
     counted = as_type(valid, x.dtype)[:, :, None] * (1.0 - labelled)
     losses = ReduceSum(axes=(1, 2), keepdims=False)(short * counted) * (1 / classes)
     return reshape(reduced(losses, reduction), call.shape), None

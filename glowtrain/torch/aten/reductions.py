@@ -176,7 +176,8 @@ def _variance(x: Value, dim: Dims, correction: float, keepdim: bool) -> Value:
             "are of no formula: the correction must be less than the number of elements"
         )
     squares = reduced(reduction.ReduceSumSquare, centered, dim, keepdim)
-    return squares * (1.0 / max(count - correction, 0)) if count > correction else squares / constant(0.0, x.dtype)
+    has_freedom = count > max(correction, 0.0)
+    return squares * (1.0 / (count - correction)) if has_freedom else squares / constant(0.0, x.dtype)
 
 
 @aten("logsumexp.default")
