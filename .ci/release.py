@@ -139,10 +139,16 @@ def trials(wheel: Path, pythons: list[str], torch: str) -> Iterator[tuple[Enviro
     yield Environment("extra serve", pythons[0], (f"{wheel}[serve]",)), serves
 
 
+def runs(python: str) -> bool:
+    """Whether an interpreter is there, and not only a name that stands for one, as pyenv's are."""
+    there = shutil.which(python) is not None
+    return there and not subprocess.run([python, "-V"], capture_output=True, check=False).returncode
+
+
 def main() -> int:
     """How many of the trials failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", nargs="+", default=[name for name in PYTHONS if shutil.which(name)])
+    parser.add_argument("--python", nargs="+", default=[name for name in PYTHONS if runs(name)])
     parser.add_argument("--torch", default="torch", help="what pip is to install for the extra torch")
     given = parser.parse_args()
     pythons = given.python
