@@ -48,7 +48,8 @@ class FleetStep:
         self.sliced = sliced
         self._slices = slices_of(step.gradients, bucket, share.ranks)[share.rank]
         gathers = sliced is None or sliced.needs_whole_gradients
-        self.sums = AllReduce(step.gradients, bucket, share, ranks, step.updated, gathers=gathers)
+        replaced = step.gradients if sliced is None else step.updated
+        self.sums = AllReduce(step.gradients, bucket, share, ranks, replaced, gathers=gathers)
         self._adopt = None if sliced is None else self._of(sliced.adoption())
         self._small = {name: type_ for name, type_ in step.shard.output_types.items() if name not in step.gradients}
         self.notes = Notes(self._small, share, ranks)
